@@ -14,7 +14,8 @@ typedef struct tm_arena {
   size_t block_bytes; /* 0 = 4096 */
 } tm_arena;
 
-#define TM_ARENA_INIT {NULL, 0}
+#define TM_ARENA_INIT \
+  { NULL, 0 }
 
 void *tm_arena_alloc(tm_arena *a, size_t n);  /* 16-byte aligned, NULL: no memory */
 void *tm_arena_calloc(tm_arena *a, size_t n); /* zeroed */

@@ -24,12 +24,13 @@ typedef struct tm_buf {
   size_t max; /* growth past this is TM_EEXHAUSTED */
 } tm_buf;
 
-#define TM_BUF_INIT(max_bytes) {NULL, 0, 0, (max_bytes)}
+#define TM_BUF_INIT(max_bytes) \
+  { NULL, 0, 0, (max_bytes) }
 
 /* Return a non-OK status of expr from the current function. */
-#define TM_TRY(expr)                         \
-  do {                                       \
-    tm_status tm_try_s_ = (expr);            \
+#define TM_TRY(expr)                          \
+  do {                                        \
+    tm_status tm_try_s_ = (expr);             \
     if (tm_try_s_ != TM_OK) return tm_try_s_; \
   } while (0)
 

@@ -8,9 +8,10 @@
 #include <assert.h>
 
 #define TM_DCHECK(x) assert(x)
-#define TM_COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define TM_COUNT(a)  (sizeof(a) / sizeof((a)[0]))
 
 /* The object that embeds `member` at `ptr`. */
-#define TM_CONTAINER(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+#define TM_CONTAINER(ptr, type, member) \
+  ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 #endif

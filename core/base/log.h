@@ -7,12 +7,18 @@
 #ifndef TM_BASE_LOG_H
 #define TM_BASE_LOG_H
 
-typedef enum tm_log_level { TM_LOG_DEBUG, TM_LOG_INFO, TM_LOG_WARN, TM_LOG_ERROR } tm_log_level;
+typedef enum tm_log_level {
+  TM_LOG_DEBUG,
+  TM_LOG_INFO,
+  TM_LOG_WARN,
+  TM_LOG_ERROR
+} tm_log_level;
 
 typedef void (*tm_log_fn)(void *ud, tm_log_level level, const char *line);
 
 void tm_log_sink(tm_log_fn fn, void *ud, tm_log_level min);
-void tm_log(tm_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void tm_log(tm_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* Output of the `print` op and of users' prints: the same rule, its own sink. */
 void tm_print_sink(void (*fn)(void *ud, const char *text), void *ud);

@@ -24,13 +24,15 @@ void *tm_calloc(size_t count, size_t n); /* zeroed; NULL on overflow too */
 void *tm_realloc(void *p, size_t old_size, size_t n);
 void tm_free(void *p, size_t n); /* p may be NULL; n is the size asked for */
 
-/* 64-byte aligned (and aligned to a huge page from 2 MB on). */
+/* 64-byte aligned (and aligned to a huge page from 2 MB on).  The bytes come from the
+ * C library; a hook is asked first, by a trial allocation, and may say no. */
 void *tm_malloc_aligned(size_t n);
 void tm_free_aligned(void *p, size_t n);
 
-char *tm_strdup(const char *s);              /* freed by tm_strfree */
-char *tm_strndup(const char *s, size_t len); /* the copy is NUL-terminated */
-void tm_strfree(char *s);                    /* s may be NULL */
+char *tm_strdup(const char *s); /* freed by tm_strfree */
+/* At most len bytes, up to the first NUL as in C; the copy is NUL-terminated. */
+char *tm_strndup(const char *s, size_t len);
+void tm_strfree(char *s); /* s may be NULL */
 
 /* Bytes live now, aligned ones included. */
 int64_t tm_mem_live(void);

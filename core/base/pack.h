@@ -38,8 +38,8 @@ void tm_pack_double(tm_packer *w, double v);
 void tm_pack_str(tm_packer *w, const char *s, size_t n);
 void tm_pack_cstr(tm_packer *w, const char *s); /* NULL packs nil */
 void tm_pack_bin(tm_packer *w, const void *p, size_t n);
-void tm_pack_array(tm_packer *w, uint32_t n); /* n items follow */
-void tm_pack_map(tm_packer *w, uint32_t n);   /* n pairs follow */
+void tm_pack_array(tm_packer *w, uint32_t n);                  /* n items follow */
+void tm_pack_map(tm_packer *w, uint32_t n);                    /* n pairs follow */
 void tm_pack_i64s(tm_packer *w, const int64_t *v, uint32_t n); /* an array */
 
 typedef enum tm_pack_kind {
@@ -56,7 +56,7 @@ typedef enum tm_pack_kind {
 } tm_pack_kind;
 
 typedef struct tm_unpacker {
-  const uint8_t *p, *end;
+  const uint8_t *p, *end, *start;
   tm_status status;   /* first error; later calls return zero values */
   const char *reason; /* static text of the first error */
 } tm_unpacker;

@@ -19,25 +19,25 @@
 
 /* One line per code: name, value, name in Lua.  Values never change once
  * released, because they travel on the wire; retired codes leave a hole. */
-#define TM_STATUS_MAP(X)                       \
-  X(OK, 0, "ok")                               \
-  X(ECANCELLED, -1, "cancelled")               \
-  X(EUNKNOWN, -2, "unknown")                   \
-  X(EINVAL, -3, "invalid_argument")            \
-  X(ETIMEOUT, -4, "deadline_exceeded")         \
-  X(ENOTFOUND, -5, "not_found")                \
-  X(EEXISTS, -6, "already_exists")             \
-  X(EPERM, -7, "permission_denied")            \
-  X(EEXHAUSTED, -8, "resource_exhausted")      \
-  X(EPRECOND, -9, "failed_precondition")       \
-  X(EABORTED, -10, "aborted")                  \
-  X(ERANGE, -11, "out_of_range")               \
-  X(EUNIMPL, -12, "unimplemented")             \
-  X(EINTERNAL, -13, "internal")                \
-  X(EUNAVAILABLE, -14, "unavailable")          \
-  X(EDATALOSS, -15, "data_loss")               \
-  X(EUNAUTH, -16, "unauthenticated")           \
-  X(ENOMEM, -17, "resource_exhausted")         \
+#define TM_STATUS_MAP(X)                  \
+  X(OK, 0, "ok")                          \
+  X(ECANCELLED, -1, "cancelled")          \
+  X(EUNKNOWN, -2, "unknown")              \
+  X(EINVAL, -3, "invalid_argument")       \
+  X(ETIMEOUT, -4, "deadline_exceeded")    \
+  X(ENOTFOUND, -5, "not_found")           \
+  X(EEXISTS, -6, "already_exists")        \
+  X(EPERM, -7, "permission_denied")       \
+  X(EEXHAUSTED, -8, "resource_exhausted") \
+  X(EPRECOND, -9, "failed_precondition")  \
+  X(EABORTED, -10, "aborted")             \
+  X(ERANGE, -11, "out_of_range")          \
+  X(EUNIMPL, -12, "unimplemented")        \
+  X(EINTERNAL, -13, "internal")           \
+  X(EUNAVAILABLE, -14, "unavailable")     \
+  X(EDATALOSS, -15, "data_loss")          \
+  X(EUNAUTH, -16, "unauthenticated")      \
+  X(ENOMEM, -17, "resource_exhausted")    \
   X(EAGAIN, -18, "unavailable") /* internal: full or not ready, try again */
 
 typedef enum tm_status {
