@@ -1,0 +1,13 @@
+#!/bin/sh
+# Run make targets one after another and say in the end which failed.
+# Usage: all.sh TARGET...
+failed=
+for t in "$@"; do
+  echo "==== make $t"
+  ${MAKE:-make} --no-print-directory "$t" || failed="$failed $t"
+done
+if [ -n "$failed" ]; then
+  echo "failed:$failed"
+  exit 1
+fi
+echo "all of: $*"
