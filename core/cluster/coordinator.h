@@ -1,0 +1,77 @@
+/*
+ * coordinator.h - the closure queue and its dispatcher.
+ *
+ * schedule puts a closure into a bounded queue and returns a remote value at once;
+ * the dispatcher hands closures out in order, several in a message, to workers with
+ * room.  First error wins: what is queued is cancelled, what runs is stopped and
+ * awaited, the error is raised once.
+ *
+ * Ownership: the coordinator owns its links.  Remote values are refcounted.
+ * Threads:   schedule, join, done, fetch may be called from any thread; completions
+ *            come from workers' threads.
+ */
+#ifndef TM_CLUSTER_COORDINATOR_H
+#define TM_CLUSTER_COORDINATOR_H
+
+#include "cluster/worker.h"
+
+typedef struct tm_coordinator tm_coordinator;
+typedef struct tm_remote_value tm_remote_value;
+
+TM_CHECKED tm_status tm_coordinator_new(int64_t queue_size, tm_worker_link *const *link,
+                                        int32_t n, tm_coordinator **out, tm_err *err);
+/* Cancels, awaits, closes the links, joins the dispatcher. */
+void tm_coordinator_free(tm_coordinator *c);
+
+/* An argument of a closure. */
+typedef enum tm_carg_kind { TM_CARG_TENSOR, TM_CARG_PER_WORKER } tm_carg_kind;
+typedef struct tm_carg {
+  tm_carg_kind kind;
+  tm_tensor *t;      /* TENSOR: borrowed */
+  uint64_t resource; /* PER_WORKER iterator: the same uid on each worker */
+} tm_carg;
+
+/* TM_EAGAIN when the queue is full (nothing queued); any pending error is raised
+ * here.  value may be NULL: nobody wants the result. */
+TM_CHECKED tm_status tm_coordinator_schedule(tm_coordinator *c, tm_graph *g,
+                                             const tm_carg *arg, int32_t narg,
+                                             tm_remote_value **value, tm_err *err);
+/* Wait until the queue has room / everything is done.  timeout_ns < 0: for ever.
+ * cancel (may be NULL) ends the wait with TM_ECANCELLED.  TM_ETIMEOUT: time is up. */
+TM_CHECKED tm_status tm_coordinator_wait_room(tm_coordinator *c, int64_t timeout_ns,
+                                              tm_cancel *cancel, tm_err *err);
+TM_CHECKED tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns,
+                                         tm_cancel *cancel, tm_err *err);
+/* *done: nothing queued, nothing running. Raises a pending error. */
+TM_CHECKED tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err);
+
+/* Resources on every worker (iterators); made again on a worker that comes back. */
+TM_CHECKED tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid,
+                                                 tm_dataset *ds, tm_err *err);
+void tm_coordinator_drop(tm_coordinator *c, uint64_t uid);
+TM_CHECKED tm_status tm_coordinator_add_variable(tm_coordinator *c, tm_var_info *v,
+                                                 tm_err *err);
+
+typedef struct tm_worker_stats {
+  uint64_t steps, reads, updates;
+  const char *state; /* static text: "ready" "down" ... */
+} tm_worker_stats;
+typedef struct tm_coordinator_stats {
+  uint64_t steps, reads, updates, bytes_read, bytes_updated, retries;
+  int64_t queued, running;
+  int32_t nworker;
+} tm_coordinator_stats;
+void tm_coordinator_get_stats(tm_coordinator *c, tm_coordinator_stats *out,
+                              tm_worker_stats *workers, int32_t max);
+
+/* --- remote values --- */
+tm_remote_value *tm_remote_value_ref(tm_remote_value *v);
+void tm_remote_value_unref(tm_remote_value *v); /* the last holder gone: result not sent */
+bool tm_remote_value_done(tm_remote_value *v);
+uint64_t tm_remote_value_step(tm_remote_value *v);
+/* Wait, then *out, *n are borrowed outputs; or the closure's error. */
+TM_CHECKED tm_status tm_remote_value_wait(tm_remote_value *v, int64_t timeout_ns,
+                                          tm_cancel *cancel, tm_tensor ***out, int32_t *n,
+                                          tm_err *err);
+
+#endif

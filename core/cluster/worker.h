@@ -1,0 +1,70 @@
+/*
+ * worker.h - the worker: one compute thread that runs closures in order.
+ *
+ * The thread looks one closure ahead: after it has sent READ n (with UPDATE n-1) it
+ * fetches the batch of n+1 while it waits or computes, so UPDATE n and READ n+1 go in
+ * one frame when the batch is there (an UPDATE never waits for it).  It needs no Lua.
+ *
+ * The coordinator drives a worker through a tm_worker_link: the local one calls
+ * straight into tm_worker, the remote one (cluster/remote.h) sends messages.
+ *
+ * Threads: link functions may be called from any one thread at a time; on_done and
+ * on_down come from the worker's (or the network's) thread and must not block.
+ */
+#ifndef TM_CLUSTER_WORKER_H
+#define TM_CLUSTER_WORKER_H
+
+#include "cluster/vars.h"
+#include "graph/exec.h"
+
+typedef struct tm_closure {
+  uint64_t id;     /* number of the closure, from 1 */
+  uint64_t lowest; /* lowest unfinished one at dispatch */
+  tm_graph *graph; /* optimised */
+  int32_t narg;
+  tm_arg_value *arg; /* tensors referenced; iterators by resource uid */
+  bool want;         /* somebody holds the remote value */
+} tm_closure;
+
+typedef struct tm_completion {
+  uint64_t id;
+  tm_status status;
+  tm_err err;
+  int32_t nout; /* 0 when not wanted */
+  tm_tensor **out;
+  tm_vars_counters count; /* what this closure cost */
+} tm_completion;
+
+typedef struct tm_worker_link tm_worker_link;
+struct tm_worker_link {
+  /* set by the coordinator before start: */
+  void (*on_done)(void *ud, const tm_completion *c, int32_t n); /* takes nothing: refs
+                                                                  outs if it keeps them */
+  void (*on_down)(void *ud, const tm_err *why); /* once; nothing comes after it */
+  void *ud;
+  char task[48]; /* "/job:worker/task:0" */
+  /* functions: */
+  tm_status (*submit)(tm_worker_link *l, const tm_closure *c, int32_t n, tm_err *err);
+  tm_status (*add_variable)(tm_worker_link *l, tm_var_info *v, tm_err *err);
+  tm_status (*add_iterator)(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
+                            uint64_t seed, tm_err *err);
+  tm_status (*drop)(tm_worker_link *l, uint64_t uid); /* a resource */
+  void (*cancel)(tm_worker_link *l, uint64_t upto); /* closures with id <= upto end as
+                                                       cancelled, at their next op */
+  void (*close)(tm_worker_link *l); /* stops, joins, frees; on_down is not called */
+};
+
+typedef struct tm_worker_options {
+  int32_t index;          /* task index */
+  int32_t nworker;
+  int threads;            /* for kernels, >= 1 */
+  uint64_t seed;          /* global seed */
+  uint64_t incarnation;
+} tm_worker_options;
+
+/* A worker in this process; takes `vars` and `resources`. */
+TM_CHECKED tm_status tm_worker_local(const tm_worker_options *opt, tm_vars *vars,
+                                     tm_resources *resources, tm_worker_link **out,
+                                     tm_err *err);
+
+#endif

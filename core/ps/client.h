@@ -1,0 +1,32 @@
+/*
+ * client.h - one task's way to one ps: direct calls in one process, frames over a
+ * socket otherwise.
+ *
+ * begin sends, wait blocks until the answer is in (spinning shortly, then sleeping);
+ * a caller begins on several ps and then waits for each.  At most one request is
+ * outstanding a client.  A lost connection is TM_EUNAVAILABLE with the ps's name.
+ *
+ * Ownership: close frees it.  Threads: one at a time.
+ */
+#ifndef TM_PS_CLIENT_H
+#define TM_PS_CLIENT_H
+
+#include "base/cancel.h"
+#include "ps/store.h"
+
+typedef struct tm_ps_client tm_ps_client;
+struct tm_ps_client {
+  char task[48]; /* "/job:ps/task:0" */
+  tm_status (*begin)(tm_ps_client *c, tm_ps_request *rq, tm_err *err);
+  tm_status (*wait)(tm_ps_client *c, tm_ps_request *rq, tm_err *err);
+  tm_status (*create)(tm_ps_client *c, const tm_shard_spec *spec, int32_t n, tm_err *err);
+  tm_status (*drop)(tm_ps_client *c, uint64_t uid, uint32_t shard, tm_err *err);
+  tm_status (*refuse)(tm_ps_client *c, uint64_t incarnation, tm_err *err);
+  tm_status (*stats)(tm_ps_client *c, tm_store_stats *out, tm_err *err);
+  void (*close)(tm_ps_client *c);
+};
+
+/* Direct calls into a store of this process. */
+TM_CHECKED tm_status tm_ps_client_local(tm_store *store, tm_ps_client **out);
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * store.h - the shards that one ps holds, and their slots.
+ *
+ * A dense shard is a versioned buffer: a reader takes a reference to the current
+ * version, a writer works in place when nobody holds it and on a copy when somebody
+ * does (at most one extra version; then the writer waits for readers).  A shard
+ * that was ever used by rows (gathered, scattered, applied by rows) is a row table:
+ * it is updated in place under striped row locks and dense reads copy under them.
+ * Slots of an optimizer are made at its first APPLY, beside the shard.
+ *
+ * Ownership: the store owns shards.  Threads: any thread may call tm_store_handle.
+ */
+#ifndef TM_PS_STORE_H
+#define TM_PS_STORE_H
+
+#include "ps/init.h"
+#include "ps/request.h"
+
+typedef struct tm_store tm_store;
+
+typedef struct tm_shard_spec {
+  uint64_t uid;
+  uint32_t shard;
+  tm_dtype dtype;
+  tm_shape shape;      /* of this shard */
+  tm_shape full_shape; /* of the variable */
+  int64_t row_offset;  /* first row of the shard in the variable */
+  bool user;           /* made by a user (counted as a variable), not by the library */
+  tm_init init;        /* how it starts */
+} tm_shard_spec;
+
+/* task: "/job:ps/task:0", for errors. */
+TM_CHECKED tm_status tm_store_new(const char *task, tm_store **out);
+void tm_store_free(tm_store *s);
+/* TM_EEXISTS when there is one with another shape or dtype; the same again is fine
+ * and re-initialises nothing. */
+TM_CHECKED tm_status tm_store_create(tm_store *s, const tm_shard_spec *spec, tm_err *err);
+void tm_store_drop(tm_store *s, uint64_t uid, uint32_t shard);
+/* Apply and answer.  Statuses are in the request; the return value is the worse. */
+tm_status tm_store_handle(tm_store *s, tm_ps_request *rq);
+/* Refuse this incarnation's UPDATEs from now on (TM_EABORTED). */
+void tm_store_refuse(tm_store *s, uint64_t incarnation);
+
+typedef struct tm_store_stats {
+  uint64_t reads, updates;       /* requests with that part, from workers */
+  uint64_t bytes_in, bytes_out;  /* payload */
+  uint64_t variables, slots;     /* shards that users made; slot arrays */
+  uint64_t bytes_held;           /* shards, slots, extra versions */
+} tm_store_stats;
+void tm_store_get_stats(tm_store *s, tm_store_stats *out);
+
+#endif
