@@ -8,6 +8,7 @@
 #define TM_TENSOR_SHAPE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
