@@ -11,7 +11,7 @@
  *
  * Invariants:
  *   (1) In each block used <= size, and used is a multiple of 16.
- *   (2) An address handed out stays valid until tm_arena_release.
+ *   (2) An address handed out stays valid until tm_arena_release or _reset.
  */
 enum { ARENA_ALIGN = 16, ARENA_BLOCK = 4096 };
 
@@ -78,4 +78,15 @@ void tm_arena_release(tm_arena *a) {
     tm_free(b, sizeof *b + b->size);
   }
   a->head = NULL;
+}
+
+void tm_arena_reset(tm_arena *a) {
+  if (!a->head) return;
+  if (a->head->next) {
+    size_t total = 0;
+    for (arena_block *b = a->head; b; b = b->next) total += b->size;
+    tm_arena_release(a);
+    a->head = arena_block_new(total);
+  }
+  if (a->head) a->head->used = 0;
 }

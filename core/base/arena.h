@@ -21,5 +21,8 @@ void *tm_arena_alloc(tm_arena *a, size_t n);  /* 16-byte aligned, NULL: no memor
 void *tm_arena_calloc(tm_arena *a, size_t n); /* zeroed */
 char *tm_arena_strndup(tm_arena *a, const char *s, size_t len);
 void tm_arena_release(tm_arena *a);
+/* Forget all addresses but keep memory for as many bytes again, in one block: a
+ * round that needs what the round before needed allocates nothing. */
+void tm_arena_reset(tm_arena *a);
 
 #endif

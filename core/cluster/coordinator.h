@@ -66,12 +66,13 @@ void tm_coordinator_get_stats(tm_coordinator *c, tm_coordinator_stats *out,
 
 /* --- remote values --- */
 tm_remote_value *tm_remote_value_ref(tm_remote_value *v);
-void tm_remote_value_unref(tm_remote_value *v); /* the last holder gone: result not sent */
+void tm_remote_value_unref(
+    tm_remote_value *v); /* the last holder gone: result not sent */
 bool tm_remote_value_done(tm_remote_value *v);
 uint64_t tm_remote_value_step(tm_remote_value *v);
 /* Wait, then *out, *n are borrowed outputs; or the closure's error. */
 TM_CHECKED tm_status tm_remote_value_wait(tm_remote_value *v, int64_t timeout_ns,
-                                          tm_cancel *cancel, tm_tensor ***out, int32_t *n,
-                                          tm_err *err);
+                                          tm_cancel *cancel, tm_tensor ***out,
+                                          int32_t *n, tm_err *err);
 
 #endif

@@ -88,14 +88,15 @@ TM_CHECKED tm_status tm_vars_drop(tm_vars *v, uint64_t uid, tm_err *err);
 TM_CHECKED tm_status tm_vars_begin(tm_vars *v, const tm_update *up, int32_t nup,
                                    tm_read *rd, int32_t nrd, tm_err *err);
 /* *up_status, *rd_status: of the two parts; err is of the first failed one. */
-TM_CHECKED tm_status tm_vars_wait(tm_vars *v, tm_status *up_status, tm_status *rd_status,
-                                  tm_err *err);
+TM_CHECKED tm_status tm_vars_wait(tm_vars *v, tm_status *up_status,
+                                  tm_status *rd_status, tm_err *err);
 
 /* --- iterators of this task --- */
 typedef struct tm_resources tm_resources;
 TM_CHECKED tm_status tm_resources_new(tm_resources **out);
 void tm_resources_free(tm_resources *r);
-TM_CHECKED tm_status tm_resources_add(tm_resources *r, uint64_t uid, struct tm_iter *it);
+TM_CHECKED tm_status tm_resources_add(tm_resources *r, uint64_t uid,
+                                      struct tm_iter *it);
 void tm_resources_del(tm_resources *r, uint64_t uid); /* frees the iterator */
 
 #endif

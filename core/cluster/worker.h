@@ -38,8 +38,9 @@ typedef struct tm_completion {
 typedef struct tm_worker_link tm_worker_link;
 struct tm_worker_link {
   /* set by the coordinator before start: */
-  void (*on_done)(void *ud, const tm_completion *c, int32_t n); /* takes nothing: refs
-                                                                  outs if it keeps them */
+  void (*on_done)(void *ud, const tm_completion *c,
+                  int32_t n);                   /* takes nothing: refs
+                                                  outs if it keeps them */
   void (*on_down)(void *ud, const tm_err *why); /* once; nothing comes after it */
   void *ud;
   char task[48]; /* "/job:worker/task:0" */
@@ -49,16 +50,16 @@ struct tm_worker_link {
   tm_status (*add_iterator)(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
                             uint64_t seed, tm_err *err);
   tm_status (*drop)(tm_worker_link *l, uint64_t uid); /* a resource */
-  void (*cancel)(tm_worker_link *l, uint64_t upto); /* closures with id <= upto end as
-                                                       cancelled, at their next op */
+  void (*cancel)(tm_worker_link *l, uint64_t upto);   /* closures with id <= upto end as
+                                                         cancelled, at their next op */
   void (*close)(tm_worker_link *l); /* stops, joins, frees; on_down is not called */
 };
 
 typedef struct tm_worker_options {
-  int32_t index;          /* task index */
+  int32_t index; /* task index */
   int32_t nworker;
-  int threads;            /* for kernels, >= 1 */
-  uint64_t seed;          /* global seed */
+  int threads;   /* for kernels, >= 1 */
+  uint64_t seed; /* global seed */
   uint64_t incarnation;
 } tm_worker_options;
 

@@ -38,7 +38,7 @@ int32_t tm_program_levels(const tm_program *p);
 
 /* An argument: a tensor, or an iterator resource. */
 typedef struct tm_arg_value {
-  tm_tensor *t;      /* NULL: iterator */
+  tm_tensor *t; /* NULL: iterator */
   uint64_t iterator;
 } tm_arg_value;
 

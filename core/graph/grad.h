@@ -29,7 +29,7 @@ typedef struct tm_gctx {
   tm_value **din;        /* to set (a reference each); NULL = none */
   const bool *need;      /* need[i]: somebody wants din[i] */
   tm_err *err;
-  tm_status status;      /* sticky: set by tm_g* when an op fails */
+  tm_status status;         /* sticky: set by tm_g* when an op fails */
   struct tm_g_temps *temps; /* values made by tm_g*, freed when the rule is done */
 } tm_gctx;
 

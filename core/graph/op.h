@@ -58,30 +58,30 @@ typedef struct tm_infer {
   int32_t nin;
   const tm_type *in;
   const tm_attrs *attrs;
-  int32_t nout;                 /* infer sets it, 0..TM_MAX_OUTPUTS */
+  int32_t nout; /* infer sets it, 0..TM_MAX_OUTPUTS */
   tm_type out[TM_MAX_OUTPUTS];
   tm_err *err;
 } tm_infer;
 
 /* What a running kernel may need beside its views. */
 typedef struct tm_run_env {
-  uint64_t seed;         /* global seed */
-  uint64_t closure;      /* number of the closure, for random ops */
-  int64_t worker;        /* index of this worker, -1 on the chief */
-  tm_cancel *cancel;     /* may be NULL */
-  int threads;           /* a kernel may use so many threads, >= 1 */
+  uint64_t seed;     /* global seed */
+  uint64_t closure;  /* number of the closure, for random ops */
+  int64_t worker;    /* index of this worker, -1 on the chief */
+  tm_cancel *cancel; /* may be NULL */
+  int threads;       /* a kernel may use so many threads, >= 1 */
 } tm_run_env;
 
 typedef struct tm_kctx {
   const tm_op *op;
   int32_t nin, nout;
   const tm_view *in;
-  tm_view *out;               /* data set, unless TM_OP_DYNAMIC */
-  tm_tensor **made;           /* per output: what tm_kctx_make made */
+  tm_view *out;     /* data set, unless TM_OP_DYNAMIC */
+  tm_tensor **made; /* per output: what tm_kctx_make made */
   const tm_attrs *attrs;
-  uint64_t place;             /* identity of the node, for random ops */
+  uint64_t place; /* identity of the node, for random ops */
   const tm_run_env *env;
-  void *scratch;              /* scratch_bytes from op->scratch, 64-byte aligned */
+  void *scratch; /* scratch_bytes from op->scratch, 64-byte aligned */
   size_t scratch_bytes;
   tm_err *err;
 } tm_kctx;
@@ -118,7 +118,7 @@ typedef struct tm_sig {
   int32_t min_in, max_in; /* max_in = TM_MAX_LIST for a list */
   int32_t nnames;         /* declared input names */
   char in_name[8][24];
-  bool list;              /* the (only) input is a list "xs..." */
+  bool list; /* the (only) input is a list "xs..." */
   int32_t nattr;
   tm_param attr[TM_MAX_ATTRS];
 } tm_sig;
@@ -129,12 +129,13 @@ TM_CHECKED tm_status tm_ops_init(tm_err *err);
 TM_CHECKED tm_status tm_op_add(const tm_op *op, tm_err *err);
 const tm_op *tm_op_find(const char *name); /* NULL when there is none */
 int32_t tm_op_count(void);
-const tm_op *tm_op_at(int32_t i);          /* in order of registration */
+const tm_op *tm_op_at(int32_t i); /* in order of registration */
 const tm_sig *tm_op_sig(const tm_op *op);
 /* Index of an attribute by name, -1 when absent. */
 int32_t tm_op_attr_index(const tm_op *op, const char *name);
 /* Fill missing attributes with defaults and check kinds and required ones. */
-TM_CHECKED tm_status tm_op_complete_attrs(const tm_op *op, tm_attrs *attrs, tm_err *err);
+TM_CHECKED tm_status tm_op_complete_attrs(const tm_op *op, tm_attrs *attrs,
+                                          tm_err *err);
 /* Infer with the op's name put into err. */
 TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin,
                                  const tm_attrs *attrs, tm_type *out, int32_t *nout,
@@ -142,9 +143,10 @@ TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin
 
 /* Built-in op groups: one array per file core/graph/ops_*.c, listed here and in
  * ops.c (tm_ops_init walks them). */
-#define TM_OP_GROUPS(X) \
-  X(math) X(compare) X(reduce) X(cum) X(shape) X(index) X(segment) X(linalg) \
-  X(create) X(random) X(nn) X(loss) X(strings) X(state) X(control) X(check)
+#define TM_OP_GROUPS(X)                                                        \
+  X(math)                                                                      \
+  X(compare) X(reduce) X(cum) X(shape) X(index) X(segment) X(linalg) X(create) \
+      X(random) X(nn) X(loss) X(strings) X(state) X(control) X(check)
 typedef struct tm_op_group {
   const tm_op *ops;
   int32_t n;

@@ -29,28 +29,32 @@ enum { TM_MAX_HYPER = 8 };
 
 typedef struct tm_update {
   tm_update_kind kind;
-  uint64_t uid;         /* variable */
-  int32_t shard;        /* -1: the whole variable; else only this shard of it */
-  tm_view value;        /* dense value or rows */
-  const tm_view *ids;   /* (n) int64; NULL for dense kinds */
-  const char *rule;     /* "sgd" "rmsprop" "adagrad" "adam" "ftrl" ... */
-  uint64_t optimizer;   /* uid of the optimizer: slots are its own */
+  uint64_t uid;       /* variable */
+  int32_t shard;      /* -1: the whole variable; else only this shard of it */
+  tm_view value;      /* dense value or rows */
+  const tm_view *ids; /* (n) int64; NULL for dense kinds */
+  const char *rule;   /* "sgd" "rmsprop" "adagrad" "adam" "ftrl" ... */
+  uint64_t optimizer; /* uid of the optimizer: slots are its own */
   int32_t nhyper;
   double hyper[TM_MAX_HYPER]; /* meaning by rule, see ps/rule.h; [0] = learning rate */
-  int64_t t;            /* step number from 1 (Adam's bias correction) */
+  int64_t t;                  /* step number from 1 (Adam's bias correction) */
 } tm_update;
 
-typedef enum tm_read_kind { TM_READ_DENSE = 1, TM_READ_ROWS, TM_READ_SLOT } tm_read_kind;
+typedef enum tm_read_kind {
+  TM_READ_DENSE = 1,
+  TM_READ_ROWS,
+  TM_READ_SLOT
+} tm_read_kind;
 
 typedef struct tm_read {
   tm_read_kind kind;
   uint64_t uid;
-  int32_t shard;          /* -1: whole */
-  const tm_view *ids;     /* ROWS: any shape, int64 or int32; may repeat */
-  uint64_t optimizer;     /* SLOT */
-  const char *slot;       /* SLOT: "momentum", "rms", ... */
-  tm_view dst;            /* ROWS: dst.data != NULL: ids.shape + row shape, filled here */
-  tm_tensor *out;         /* DENSE, SLOT: set, a reference (may share the ps's version) */
+  int32_t shard;      /* -1: whole */
+  const tm_view *ids; /* ROWS: any shape, int64 or int32; may repeat */
+  uint64_t optimizer; /* SLOT */
+  const char *slot;   /* SLOT: "momentum", "rms", ... */
+  tm_view dst;        /* ROWS: dst.data != NULL: ids.shape + row shape, filled here */
+  tm_tensor *out;     /* DENSE, SLOT: set, a reference (may share the ps's version) */
 } tm_read;
 
 /* One row of tensors an iterator gives. */

@@ -19,7 +19,8 @@ struct tm_ps_client {
   char task[48]; /* "/job:ps/task:0" */
   tm_status (*begin)(tm_ps_client *c, tm_ps_request *rq, tm_err *err);
   tm_status (*wait)(tm_ps_client *c, tm_ps_request *rq, tm_err *err);
-  tm_status (*create)(tm_ps_client *c, const tm_shard_spec *spec, int32_t n, tm_err *err);
+  tm_status (*create)(tm_ps_client *c, const tm_shard_spec *spec, int32_t n,
+                      tm_err *err);
   tm_status (*drop)(tm_ps_client *c, uint64_t uid, uint32_t shard, tm_err *err);
   tm_status (*refuse)(tm_ps_client *c, uint64_t incarnation, tm_err *err);
   tm_status (*stats)(tm_ps_client *c, tm_store_stats *out, tm_err *err);

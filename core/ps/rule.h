@@ -6,12 +6,12 @@
  *
  *   rule       hyper[1..]                                            slots
  *   sgd        momentum, nesterov(0/1)                               momentum (if > 0)
- *   rmsprop    rho, momentum, epsilon, centered(0/1)                 rms, momentum?, mg?
- *   adagrad    epsilon, initial_accumulator                          accumulator
- *   adam       beta_1, beta_2, epsilon, amsgrad(0/1)                 m, v, vhat?
- *   adamw      beta_1, beta_2, epsilon, weight_decay                 m, v
- *   ftrl       lr_power, initial_accumulator, l1, l2, l2_shrinkage, beta   accumulator, linear
- *   (adadelta, adamax, nadam follow in the same table)
+ *   rmsprop    rho, momentum, epsilon, centered(0/1)                 rms, momentum?,
+ * mg? adagrad    epsilon, initial_accumulator                          accumulator adam
+ * beta_1, beta_2, epsilon, amsgrad(0/1)                 m, v, vhat? adamw      beta_1,
+ * beta_2, epsilon, weight_decay                 m, v ftrl       lr_power,
+ * initial_accumulator, l1, l2, l2_shrinkage, beta   accumulator, linear (adadelta,
+ * adamax, nadam follow in the same table)
  *
  * t is the step number from 1.  By rows only the given rows and their slots change.
  */

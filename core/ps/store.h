@@ -34,7 +34,8 @@ TM_CHECKED tm_status tm_store_new(const char *task, tm_store **out);
 void tm_store_free(tm_store *s);
 /* TM_EEXISTS when there is one with another shape or dtype; the same again is fine
  * and re-initialises nothing. */
-TM_CHECKED tm_status tm_store_create(tm_store *s, const tm_shard_spec *spec, tm_err *err);
+TM_CHECKED tm_status tm_store_create(tm_store *s, const tm_shard_spec *spec,
+                                     tm_err *err);
 void tm_store_drop(tm_store *s, uint64_t uid, uint32_t shard);
 /* Apply and answer.  Statuses are in the request; the return value is the worse. */
 tm_status tm_store_handle(tm_store *s, tm_ps_request *rq);
@@ -42,10 +43,10 @@ tm_status tm_store_handle(tm_store *s, tm_ps_request *rq);
 void tm_store_refuse(tm_store *s, uint64_t incarnation);
 
 typedef struct tm_store_stats {
-  uint64_t reads, updates;       /* requests with that part, from workers */
-  uint64_t bytes_in, bytes_out;  /* payload */
-  uint64_t variables, slots;     /* shards that users made; slot arrays */
-  uint64_t bytes_held;           /* shards, slots, extra versions */
+  uint64_t reads, updates;      /* requests with that part, from workers */
+  uint64_t bytes_in, bytes_out; /* payload */
+  uint64_t variables, slots;    /* shards that users made; slot arrays */
+  uint64_t bytes_held;          /* shards, slots, extra versions */
 } tm_store_stats;
 void tm_store_get_stats(tm_store *s, tm_store_stats *out);
 

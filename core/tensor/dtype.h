@@ -20,13 +20,13 @@ typedef struct tm_str {
 
 /* enum, value on the wire, C type, name, safetensors name, is_float, is_int.
  * Values never change once released. */
-#define TM_DTYPE_MAP(X)                                \
-  X(F32, 1, float, "float32", "F32", 1, 0)             \
-  X(F64, 2, double, "float64", "F64", 1, 0)            \
-  X(I32, 3, int32_t, "int32", "I32", 0, 1)             \
-  X(I64, 4, int64_t, "int64", "I64", 0, 1)             \
-  X(U8, 5, uint8_t, "uint8", "U8", 0, 1)               \
-  X(BOOL, 6, uint8_t, "bool", "BOOL", 0, 0)            \
+#define TM_DTYPE_MAP(X)                     \
+  X(F32, 1, float, "float32", "F32", 1, 0)  \
+  X(F64, 2, double, "float64", "F64", 1, 0) \
+  X(I32, 3, int32_t, "int32", "I32", 0, 1)  \
+  X(I64, 4, int64_t, "int64", "I64", 0, 1)  \
+  X(U8, 5, uint8_t, "uint8", "U8", 0, 1)    \
+  X(BOOL, 6, uint8_t, "bool", "BOOL", 0, 0) \
   X(STRING, 7, tm_str, "string", NULL, 0, 0)
 
 typedef enum tm_dtype {

@@ -67,7 +67,7 @@ TM_CHECKED tm_status tm_tensor_over(tm_storage *st, tm_dtype t, const tm_shape *
 /* Strings: builds one storage with the tm_str array and a copy of all bytes. */
 TM_CHECKED tm_status tm_tensor_strings(const tm_shape *shape, const tm_str *s,
                                        tm_tensor **out, tm_err *err);
-TM_CHECKED tm_status tm_tensor_f32(float x, tm_tensor **out);   /* scalars */
+TM_CHECKED tm_status tm_tensor_f32(float x, tm_tensor **out); /* scalars */
 TM_CHECKED tm_status tm_tensor_i64(int64_t x, tm_tensor **out);
 /* Copy of a view (bytes of strings too). */
 TM_CHECKED tm_status tm_tensor_copy(const tm_view *v, tm_tensor **out, tm_err *err);
