@@ -9,9 +9,14 @@
  *     tm_step_new(prog, &st, err);
  *     tm_step_begin(st, args, n, iterators, env);   -- binds arguments
  *     tm_step_fetch(st, state, err);                -- what depends only on the batch
- *     tm_step_reads(st, &reads, &n);                -- READ of level 0
- *       ... one exchange (may carry the UPDATEs of the step before) ...
- *     while (tm_step_compute(st, state, err) == TM_EAGAIN) ...
+ *     do {
+ *       tm_step_reads(st, &reads, &n, err);         -- READ of the next level
+ *       ... one exchange: UPDATEs pending so far (they may be those of the step
+ *           before), then these READs ...
+ *       tm_step_compute(st, state, &up, &nup, &done, err);   -- UPDATEs pending now
+ *     } while (!done);
+ *       ... the last UPDATEs: an exchange of their own, or with the next step ...
+ *     tm_step_outputs(st, outs, err);
  *
  * Most callers use tm_program_run, which does all of it with state->exchange.  The
  * worker uses the parts to overlap steps: see cluster/worker.h.

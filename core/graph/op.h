@@ -37,7 +37,7 @@
 
 typedef struct tm_op tm_op;
 
-enum { TM_MAX_OUTPUTS = 8, TM_MAX_LIST = 256 }; /* inputs of one node, list included */
+enum { TM_MAX_OUTPUTS = 64, TM_MAX_LIST = 256 }; /* inputs of one node, list included */
 
 enum {
   TM_OP_STATEFUL = 1,    /* order is kept, never merged or dropped: print, assign */
@@ -143,10 +143,11 @@ TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin
 
 /* Built-in op groups: one array per file core/graph/ops_*.c, listed here and in
  * ops.c (tm_ops_init walks them). */
-#define TM_OP_GROUPS(X)                                                        \
-  X(math)                                                                      \
-  X(compare) X(reduce) X(cum) X(shape) X(index) X(segment) X(linalg) X(create) \
-      X(random) X(nn) X(loss) X(strings) X(state) X(control) X(check)
+#define TM_OP_GROUPS(X)                                                             \
+  X(math)                                                                           \
+  X(compare)                                                                        \
+  X(reduce) X(cum) X(shape) X(index) X(segment) X(linalg) X(create) X(random) X(nn) \
+      X(loss) X(strings) X(state) X(control) X(check)
 typedef struct tm_op_group {
   const tm_op *ops;
   int32_t n;

@@ -36,7 +36,8 @@ typedef struct tm_update {
   const char *rule;   /* "sgd" "rmsprop" "adagrad" "adam" "ftrl" ... */
   uint64_t optimizer; /* uid of the optimizer: slots are its own */
   int32_t nhyper;
-  double hyper[TM_MAX_HYPER]; /* meaning by rule, see ps/rule.h; [0] = learning rate */
+  double hyper[TM_MAX_HYPER]; /* meaning by rule, see ps/rule.h; [0] = learning rate,
+                                 from [1] on the op's `hyper` attribute */
   int64_t t;                  /* step number from 1 (Adam's bias correction) */
 } tm_update;
 

@@ -8,8 +8,8 @@
  * tapes of the scope record what passed.
  *
  *     tm_value *out[1];
- *     TM_TRY(tm_apply(sc, tm_op_find("add"), (tm_value *[]){a, b}, 2, NULL, out, &n,
- * err));
+ *     TM_TRY(tm_apply(sc, tm_op_find("add"), (tm_value *[]){a, b}, 2, NULL, out,
+ *                     &n, err));
  *
  * Ownership: values are refcounted; outputs give a reference each to the caller.
  * Threads:   a scope and its symbolic values belong to one thread; eager values may
@@ -28,15 +28,20 @@ typedef struct tm_scope tm_scope;
 
 typedef struct tm_value {
   atomic_int refs;
-  tm_tensor *t; /* eager; NULL when symbolic */
-  tm_trace
-      *trace; /* symbolic: its trace (a reference), so use after the end is found */
-  tm_ref ref; /* symbolic: node and output */
-  tm_type type;
-  uint64_t id; /* unique in the process: tapes key by it */
+  tm_tensor *t;      /* eager; NULL when symbolic */
+  tm_trace *trace;   /* symbolic: its trace (a reference): late use is found */
+  tm_ref ref;        /* symbolic: node and output */
+  tm_type type;      /* an iterator has dtype TM_DTYPE_NONE */
+  uint64_t id;       /* unique in the process: tapes key by it */
+  uint64_t iterator; /* eager iterator: the resource, for tm_state.next */
+  int32_t nelem;     /* iterators: types of one element */
+  tm_type *elem;
 } tm_value;
 
 TM_CHECKED tm_status tm_value_of_tensor(tm_tensor *t, tm_value **out); /* refs t */
+/* An iterator resource that the scope's tm_state knows; elem is copied. */
+TM_CHECKED tm_status tm_value_of_iterator(uint64_t iterator, const tm_type *elem,
+                                          int32_t n, tm_value **out);
 tm_value *tm_value_ref(tm_value *v);
 void tm_value_unref(tm_value *v);
 
