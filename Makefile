@@ -17,7 +17,8 @@ MAKEFLAGS += --no-builtin-rules
 ifeq ($(origin CC),default)
 CC := gcc
 endif
-LUA ?= lua5.4
+# LuaRocks says only where the headers are; what is not 5.4 speaks 5.1, as LuaJIT does.
+LUA ?= $(if $(LUA_INCDIR),$(if $(findstring 5.4,$(LUA_INCDIR)),lua5.4,luajit),lua5.4)
 SAN ?= none
 V ?= 0
 
@@ -118,7 +119,7 @@ VIS = -fvisibility=hidden
 $(B)/obj/%.o: %.c $(B)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(OPT) $(CFLAGS) $(TM_CFLAGS) $(VIS) $(EXTRA) $(DEPFLAGS) -c $< -o $@
+	$(Q)$(CC) $(CFLAGS) $(OPT) $(TM_CFLAGS) $(VIS) $(EXTRA) $(DEPFLAGS) -c $< -o $@
 
 # Objects depend on the flags they were made with.
 FLAGS_NOW = $(CC) $(CFLAGS) $(TM_CFLAGS) $(LUA_CFLAGS)
