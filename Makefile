@@ -202,26 +202,26 @@ ALL_PARTS := test test-asan test-tsan test-noclones test-ndebug test-clang test-
   test-valgrind fuzz
 .PHONY: test-all $(filter-out test,$(ALL_PARTS))
 test-all:
-	@spec/tools/all.sh $(ALL_PARTS)
+	+@MAKE='$(MAKE)' spec/tools/all.sh $(ALL_PARTS)
 test-asan:
-	@$(SUB) SAN=address test-code
+	+@$(SUB) SAN=address test-code
 test-tsan:
-	@$(SUB) SAN=thread test-code
+	+@$(SUB) SAN=thread test-code
 test-noclones:
-	@$(SUB) NO_CLONES=1 test-code
+	+@$(SUB) NO_CLONES=1 test-code
 test-ndebug:
-	@$(SUB) NDEBUG=1 test-code
+	+@$(SUB) NDEBUG=1 test-code
 test-clang:
-	@$(SUB) CC=clang test-code
+	+@$(SUB) CC=clang test-code
 test-luajit:
-	@$(SUB) LUA=luajit all
+	+@$(SUB) LUA=luajit all
 	@B=build-luajit LUA=luajit spec/tools/run.sh luajit
 test-valgrind: all tests
 	@$(RUN_TESTS) valgrind
 
 FUZZ_SECONDS ?= 60
 fuzz:
-	@$(SUB) CC=clang SAN=fuzzer fuzz-bins
+	+@$(SUB) CC=clang SAN=fuzzer fuzz-bins
 	@B=build-clang-fuzz FUZZ_SECONDS='$(FUZZ_SECONDS)' spec/tools/run.sh fuzz
 
 .PHONY: format bench
@@ -240,7 +240,7 @@ deps-install:
 
 # The libraries are looked up again by the second make, after they were installed.
 run: deps-install
-	@$(SUB) B='$(B)' all
+	+@$(SUB) B='$(B)' all
 	@$(B)/tidemill examples/adult.lua
 
 PREFIX ?= /usr/local

@@ -6,9 +6,15 @@
 #define TM_BASE_CHECK_H
 
 #include <assert.h>
+#include <stddef.h>
 
+#ifdef NDEBUG
+/* Not evaluated, but compiled: what only checks use is not "unused". */
+#define TM_DCHECK(x) ((void)(0 && (x)))
+#else
 #define TM_DCHECK(x) assert(x)
-#define TM_COUNT(a)  (sizeof(a) / sizeof((a)[0]))
+#endif
+#define TM_COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 /* The object that embeds `member` at `ptr`. */
 #define TM_CONTAINER(ptr, type, member) \
