@@ -14,42 +14,10 @@
 #ifndef TM_CLUSTER_VARS_H
 #define TM_CLUSTER_VARS_H
 
-#include "data/dataset.h"
+#include "cluster/catalog.h"
+#include "cluster/resources.h"
 #include "graph/state.h"
 #include "ps/client.h"
-
-enum { TM_MAX_SHARDS = 4096 };
-
-typedef struct tm_shard_info {
-  int32_t ps;     /* index of the ps, -1: this process's local store */
-  int64_t offset; /* first row */
-  int64_t rows;   /* rows (1 for an unsharded scalar) */
-} tm_shard_info;
-
-typedef struct tm_var_info {
-  atomic_int refs;
-  uint64_t uid;
-  tm_dtype dtype;
-  tm_shape shape;
-  bool user;
-  char name[128];
-  int32_t nshard;
-  tm_shard_info shard[]; /* in order of rows */
-} tm_var_info;
-
-TM_CHECKED tm_status tm_var_info_new(uint64_t uid, tm_dtype t, const tm_shape *shape,
-                                     const char *name, bool user, int32_t nshard,
-                                     tm_var_info **out);
-tm_var_info *tm_var_info_ref(tm_var_info *v);
-void tm_var_info_unref(tm_var_info *v);
-
-typedef struct tm_catalog tm_catalog;
-TM_CHECKED tm_status tm_catalog_new(tm_catalog **out);
-tm_catalog *tm_catalog_ref(tm_catalog *c);
-void tm_catalog_unref(tm_catalog *c);
-TM_CHECKED tm_status tm_catalog_add(tm_catalog *c, tm_var_info *v);
-void tm_catalog_del(tm_catalog *c, uint64_t uid);
-tm_var_info *tm_catalog_get(tm_catalog *c, uint64_t uid); /* a reference, or NULL */
 
 /* Counters of one handle: requests and payload bytes. */
 typedef struct tm_vars_counters {
@@ -66,7 +34,7 @@ struct tm_vars {
   tm_ps_token token;   /* put on every request; turn counts up by exchange */
   tm_vars_counters count;
   struct tm_vars_scratch *scratch;
-  struct tm_resources *resources; /* iterators by uid; borrowed, may be NULL */
+  tm_resources *resources; /* iterators by uid; borrowed, may be NULL */
 };
 
 /* Takes the clients (the array is copied). */
@@ -90,13 +58,5 @@ TM_CHECKED tm_status tm_vars_begin(tm_vars *v, const tm_update *up, int32_t nup,
 /* *up_status, *rd_status: of the two parts; err is of the first failed one. */
 TM_CHECKED tm_status tm_vars_wait(tm_vars *v, tm_status *up_status,
                                   tm_status *rd_status, tm_err *err);
-
-/* --- iterators of this task --- */
-typedef struct tm_resources tm_resources;
-TM_CHECKED tm_status tm_resources_new(tm_resources **out);
-void tm_resources_free(tm_resources *r);
-TM_CHECKED tm_status tm_resources_add(tm_resources *r, uint64_t uid,
-                                      struct tm_iter *it);
-void tm_resources_del(tm_resources *r, uint64_t uid); /* frees the iterator */
 
 #endif

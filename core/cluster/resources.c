@@ -1,0 +1,192 @@
+#include "cluster/resources.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+/*
+ * Design.  An entry has an iterator and two bounded lists: `given`, what was handed out
+ * since mark, and `back`, what a rollback returned (given out first by later calls).
+ *
+ * Invariants:
+ *   (1) Only the compute thread touches an entry's lists and iterator; `mu` guards the
+ *       map and `users`, so del from another thread waits until next has returned.
+ *   (2) given is only filled between mark and commit or rollback.
+ */
+enum { RES_MAX_GIVEN = 64 };
+
+typedef struct res_element {
+  tm_tensor **t;
+  int32_t n;
+} res_element;
+
+typedef struct res_list {
+  res_element e[RES_MAX_GIVEN];
+  int32_t n;
+} res_list;
+
+typedef struct res_entry {
+  tm_iter *it;
+  bool busy; /* guarded by mu */
+  res_list given, back;
+} res_entry;
+
+struct tm_resources {
+  pthread_mutex_t mu;
+  pthread_cond_t idle;
+  tm_map *by_uid;
+  bool marking;
+};
+
+static void res_element_release(res_element *e) {
+  for (int32_t i = 0; i < e->n; i++) tm_tensor_unref(e->t[i]);
+  tm_free(e->t, (size_t)e->n * sizeof *e->t);
+}
+
+static void res_list_clear(res_list *l) {
+  for (int32_t i = 0; i < l->n; i++) res_element_release(&l->e[i]);
+  l->n = 0;
+}
+
+static void res_entry_free(res_entry *e) {
+  if (!e) return;
+  res_list_clear(&e->given);
+  res_list_clear(&e->back);
+  tm_iter_free(e->it);
+  tm_free(e, sizeof *e);
+}
+
+tm_status tm_resources_new(tm_resources **out) {
+  *out = NULL;
+  tm_resources *r = tm_calloc(1, sizeof *r);
+  if (!r) return TM_ENOMEM;
+  if (tm_map_new(&r->by_uid)) {
+    tm_free(r, sizeof *r);
+    return TM_ENOMEM;
+  }
+  pthread_mutex_init(&r->mu, NULL);
+  pthread_cond_init(&r->idle, NULL);
+  *out = r;
+  return TM_OK;
+}
+
+void tm_resources_free(tm_resources *r) {
+  if (!r) return;
+  size_t pos = 0;
+  void *e;
+  while (tm_map_next(r->by_uid, &pos, NULL, NULL, NULL, &e)) res_entry_free(e);
+  tm_map_free(r->by_uid);
+  pthread_mutex_destroy(&r->mu);
+  pthread_cond_destroy(&r->idle);
+  tm_free(r, sizeof *r);
+}
+
+tm_status tm_resources_add(tm_resources *r, uint64_t uid, tm_iter *it) {
+  res_entry *e = tm_calloc(1, sizeof *e);
+  if (!e) return TM_ENOMEM;
+  e->it = it;
+  pthread_mutex_lock(&r->mu);
+  tm_status s = tm_map_get(r->by_uid, uid) ? TM_EEXISTS : tm_map_put(r->by_uid, uid, e);
+  pthread_mutex_unlock(&r->mu);
+  if (s) tm_free(e, sizeof *e); /* the iterator stays the caller's */
+  return s;
+}
+
+void tm_resources_del(tm_resources *r, uint64_t uid) {
+  pthread_mutex_lock(&r->mu);
+  res_entry *e = tm_map_del(r->by_uid, uid);
+  while (e && e->busy) pthread_cond_wait(&r->idle, &r->mu);
+  pthread_mutex_unlock(&r->mu);
+  res_entry_free(e);
+}
+
+static res_entry *res_take(tm_resources *r, uint64_t uid) {
+  pthread_mutex_lock(&r->mu);
+  res_entry *e = tm_map_get(r->by_uid, uid);
+  if (e) e->busy = true;
+  pthread_mutex_unlock(&r->mu);
+  return e;
+}
+
+static void res_put(tm_resources *r, res_entry *e) {
+  pthread_mutex_lock(&r->mu);
+  e->busy = false;
+  pthread_cond_broadcast(&r->idle);
+  pthread_mutex_unlock(&r->mu);
+}
+
+/* Remember what was given; a full list forgets nothing but stops remembering more,
+ * which only a closure with more than RES_MAX_GIVEN unconditional nexts can reach. */
+static tm_status res_remember(res_entry *e, tm_tensor *const *t, int32_t n) {
+  if (e->given.n == RES_MAX_GIVEN) return TM_EEXHAUSTED;
+  tm_tensor **copy = tm_malloc((size_t)n * sizeof(tm_tensor *));
+  if (!copy) return TM_ENOMEM;
+  for (int32_t i = 0; i < n; i++) copy[i] = tm_tensor_ref(t[i]);
+  e->given.e[e->given.n++] = (res_element){copy, n};
+  return TM_OK;
+}
+
+static tm_status res_next(tm_resources *r, res_entry *e, tm_tensor **out, int32_t n,
+                          tm_err *err) {
+  int32_t width = tm_dataset_width(tm_iter_dataset(e->it));
+  if (n != width)
+    return tm_fail(err, TM_EINVAL,
+                   "iterator: the function expects elements of %d tensors, the dataset "
+                   "has %d",
+                   n, width);
+  if (e->back.n) {
+    res_element el = e->back.e[0];
+    memmove(e->back.e, e->back.e + 1, (size_t)--e->back.n * sizeof *e->back.e);
+    memcpy(out, el.t, (size_t)n * sizeof *out);
+    tm_free(el.t, (size_t)el.n * sizeof *el.t);
+  } else {
+    TM_TRY(tm_iter_next(e->it, out, err));
+  }
+  if (!r->marking) return TM_OK;
+  tm_status s = res_remember(e, out, n);
+  if (s == TM_OK) return TM_OK;
+  for (int32_t i = 0; i < n; i++) tm_tensor_unref(out[i]);
+  return tm_fail(err, s, "iterator: more than %d elements taken by one closure",
+                 RES_MAX_GIVEN);
+}
+
+tm_status tm_resources_next(tm_resources *r, uint64_t uid, tm_tensor **out, int32_t n,
+                            tm_err *err) {
+  res_entry *e = res_take(r, uid);
+  if (!e)
+    return tm_fail(err, TM_ENOTFOUND,
+                   "iterator: this task has no such iterator (was its coordinator "
+                   "closed, or is it of another one?)");
+  tm_status s = res_next(r, e, out, n, err);
+  res_put(r, e);
+  return s;
+}
+
+void tm_resources_mark(tm_resources *r) {
+  TM_DCHECK(!r->marking);
+  r->marking = true;
+}
+
+static void res_end(tm_resources *r, bool back) {
+  size_t pos = 0;
+  void *p;
+  r->marking = false;
+  pthread_mutex_lock(&r->mu);
+  while (tm_map_next(r->by_uid, &pos, NULL, NULL, NULL, &p)) {
+    res_entry *e = p;
+    if (back && e->given.n && e->given.n + e->back.n <= RES_MAX_GIVEN) {
+      memmove(e->back.e + e->given.n, e->back.e, (size_t)e->back.n * sizeof *e->back.e);
+      memcpy(e->back.e, e->given.e, (size_t)e->given.n * sizeof *e->back.e);
+      e->back.n += e->given.n;
+      e->given.n = 0;
+    }
+    res_list_clear(&e->given);
+  }
+  pthread_mutex_unlock(&r->mu);
+}
+
+void tm_resources_commit(tm_resources *r) { res_end(r, false); }
+void tm_resources_rollback(tm_resources *r) { res_end(r, true); }

@@ -1,0 +1,29 @@
+/*
+ * resources.h - the iterators that live on one task, by uid.
+ *
+ * A batch that a closure fetched ahead can be handed back: between mark and commit the
+ * elements given out are remembered, and rollback makes them the next ones again.
+ *
+ * Ownership: owns its iterators.
+ * Threads:   next, mark, commit, rollback on the compute thread; add and del from any.
+ */
+#ifndef TM_CLUSTER_RESOURCES_H
+#define TM_CLUSTER_RESOURCES_H
+
+#include "data/iterator.h"
+
+typedef struct tm_resources tm_resources;
+
+TM_CHECKED tm_status tm_resources_new(tm_resources **out);
+void tm_resources_free(tm_resources *r);
+/* Takes the iterator. TM_EEXISTS. */
+TM_CHECKED tm_status tm_resources_add(tm_resources *r, uint64_t uid, tm_iter *it);
+void tm_resources_del(tm_resources *r, uint64_t uid); /* when its use has ended */
+/* The next element of an iterator: n tensors. TM_ENOTFOUND, TM_ERANGE at the end. */
+TM_CHECKED tm_status tm_resources_next(tm_resources *r, uint64_t uid, tm_tensor **out,
+                                       int32_t n, tm_err *err);
+void tm_resources_mark(tm_resources *r);
+void tm_resources_commit(tm_resources *r);
+void tm_resources_rollback(tm_resources *r);
+
+#endif

@@ -1,0 +1,457 @@
+#include "cluster/vars_split.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/mem.h"
+#include "kernel/rows.h"
+
+/*
+ * Design.  Items are appended to lanes in the order of the lists, so a ps applies
+ * UPDATEs in program order.  Rows: ids are checked and made unique (first appearance),
+ * then bucketed by shard with a stable counting sort.
+ */
+static tm_vars_lane *split_lane(tm_vars *v, int32_t ps) {
+  return &v->scratch->lane[ps < 0 ? v->nps : ps];
+}
+
+/* Grow an arena array by doubling; old contents stay behind until the next reset. */
+static void *split_push(tm_arena *a, void *items, int32_t *n, int32_t *cap,
+                        size_t size) {
+  if (*n == *cap) {
+    int32_t more = *cap ? *cap * 2 : 16;
+    void *p = tm_arena_alloc(a, (size_t)more * size);
+    if (!p) return NULL;
+    if (*n) memcpy(p, items, (size_t)*n * size);
+    *cap = more;
+    items = p;
+  }
+  (*n)++;
+  return items;
+}
+
+static tm_ps_update *split_add_update(tm_vars *v, tm_vars_lane *l) {
+  void *p = split_push(&v->scratch->arena, l->up, &l->nup, &l->cap_up, sizeof *l->up);
+  if (!p) return NULL;
+  l->up = p;
+  memset(&l->up[l->nup - 1], 0, sizeof *l->up);
+  return &l->up[l->nup - 1];
+}
+
+static tm_ps_read *split_add_read(tm_vars *v, tm_vars_lane *l) {
+  void *p = split_push(&v->scratch->arena, l->rd, &l->nrd, &l->cap_rd, sizeof *l->rd);
+  if (!p) return NULL;
+  l->rd = p;
+  memset(&l->rd[l->nrd - 1], 0, sizeof *l->rd);
+  return &l->rd[l->nrd - 1];
+}
+
+static size_t split_row_bytes(const tm_var_info *info) {
+  size_t n = tm_dtype_size(info->dtype);
+  for (int32_t i = 1; i < info->shape.rank; i++) n *= (size_t)info->shape.dim[i];
+  return n;
+}
+
+static const char *split_name(const tm_var_info *info) {
+  return info->name[0] ? info->name : "variable";
+}
+
+static void split_shards(const tm_var_info *info, int32_t only, int32_t *from,
+                         int32_t *to) {
+  *from = only < 0 ? 0 : only;
+  *to = only < 0 ? info->nshard : only + 1;
+}
+
+static tm_status split_check_shard(const tm_var_info *info, int32_t shard,
+                                   tm_err *err) {
+  if (shard < info->nshard) return TM_OK;
+  return tm_fail(err, TM_EINVAL, "%s: shard %d of %d", split_name(info), shard,
+                 info->nshard);
+}
+
+static tm_shape split_shard_shape(const tm_var_info *info, int32_t k) {
+  tm_shape s = info->shape;
+  if (s.rank && info->nshard > 1) s.dim[0] = info->shard[k].rows;
+  return s;
+}
+
+/* --- rows --- */
+
+/* Ids of one item made unique and bucketed by shard. */
+typedef struct split_rows {
+  int64_t n, nu;
+  const int64_t *ids; /* n, as given */
+  int64_t *uniq;      /* nu */
+  int32_t *first, *inv;
+  int32_t *order; /* nu: indices into uniq, by shard */
+  int64_t *start; /* nshard + 1: where a shard's run of `order` begins */
+  int64_t *local; /* nu: in the order of `order`, id within the shard */
+} split_rows;
+
+static tm_status split_ids(tm_vars *v, const tm_view *ids, split_rows *r, tm_err *err) {
+  r->n = tm_view_count(ids);
+  if (r->n > INT32_MAX)
+    return tm_fail(err, TM_EEXHAUSTED, "%" PRId64 " ids in one lookup", r->n);
+  if (ids->dtype == TM_I64) {
+    r->ids = ids->data;
+    return TM_OK;
+  }
+  int64_t *wide = tm_arena_alloc(&v->scratch->arena, (size_t)(r->n + 1) * 8);
+  if (!wide) return tm_nomem(err, "ids");
+  for (int64_t i = 0; i < r->n; i++) wide[i] = tm_view_get_i64(ids, i);
+  r->ids = wide;
+  return TM_OK;
+}
+
+static tm_status split_check_ids(const tm_var_info *info, int32_t only,
+                                 const split_rows *r, tm_err *err) {
+  int64_t rows = only < 0 ? info->shape.dim[0] : info->shard[only].rows;
+  for (int64_t i = 0; i < r->nu; i++)
+    if (r->uniq[i] < 0 || r->uniq[i] >= rows)
+      return tm_fail(err, TM_EINVAL,
+                     "%s has no row %" PRId64 ": it has %" PRId64
+                     " rows, ids count from 0",
+                     split_name(info), r->uniq[i], rows);
+  return TM_OK;
+}
+
+/* Shards are a "div" split: the first `extra` have one row more. */
+static int32_t split_shard_of(const tm_var_info *info, int64_t id) {
+  int32_t lo = 0, hi = info->nshard - 1;
+  while (lo < hi) {
+    int32_t mid = (lo + hi + 1) / 2;
+    if (info->shard[mid].offset <= id) {
+      lo = mid;
+    } else {
+      hi = mid - 1;
+    }
+  }
+  return lo;
+}
+
+static tm_status split_unique(tm_vars *v, const tm_var_info *info, int32_t only,
+                              const tm_view *ids, split_rows *r, tm_err *err) {
+  tm_arena *a = &v->scratch->arena;
+  TM_TRY(split_ids(v, ids, r, err));
+  size_t room = (size_t)(r->n + 1);
+  r->uniq = tm_arena_alloc(a, room * 8);
+  r->first = tm_arena_alloc(a, room * 4);
+  r->inv = tm_arena_alloc(a, room * 4);
+  void *scratch = tm_arena_alloc(a, tm_k_unique_scratch(r->n));
+  if (!r->uniq || !r->first || !r->inv || !scratch) return tm_nomem(err, "unique ids");
+  r->nu = tm_k_unique_i64(r->uniq, r->first, r->inv, r->ids, r->n, scratch);
+  return split_check_ids(info, only, r, err);
+}
+
+/* Fill order, start, local. */
+static tm_status split_bucket(tm_vars *v, const tm_var_info *info, int32_t only,
+                              split_rows *r, tm_err *err) {
+  tm_arena *a = &v->scratch->arena;
+  r->order = tm_arena_alloc(a, (size_t)(r->nu + 1) * 4);
+  r->local = tm_arena_alloc(a, (size_t)(r->nu + 1) * 8);
+  r->start = tm_arena_calloc(a, (size_t)(info->nshard + 2) * 8);
+  int32_t *shard = tm_arena_alloc(a, (size_t)(r->nu + 1) * 4);
+  if (!r->order || !r->local || !r->start || !shard) return tm_nomem(err, "row ids");
+  for (int64_t i = 0; i < r->nu; i++) {
+    shard[i] = only >= 0           ? only
+               : info->nshard == 1 ? 0
+                                   : split_shard_of(info, r->uniq[i]);
+    r->start[shard[i] + 2]++;
+  }
+  for (int32_t k = 0; k < info->nshard; k++) r->start[k + 2] += r->start[k + 1];
+  for (int64_t i = 0; i < r->nu; i++) {
+    int64_t at = r->start[shard[i] + 1]++;
+    r->order[at] = (int32_t)i;
+    r->local[at] = r->uniq[i] - (only >= 0 ? 0 : info->shard[shard[i]].offset);
+  }
+  return TM_OK;
+}
+
+static tm_view split_i64s(int64_t *p, int64_t n) {
+  tm_view v = {TM_I64, {1, {n}}, p};
+  return v;
+}
+
+static tm_view split_row_view(const tm_var_info *info, void *p, int64_t n) {
+  tm_view v = {info->dtype, info->shape, p};
+  v.shape.dim[0] = n;
+  return v;
+}
+
+/* --- reads --- */
+
+static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *rd,
+                                 tm_err *err) {
+  split_rows r = {0};
+  tm_arena *a = &v->scratch->arena;
+  size_t row = split_row_bytes(info);
+  if (info->shape.rank < 1)
+    return tm_fail(err, TM_EINVAL, "%s is a scalar: it has no rows", split_name(info));
+  TM_TRY(split_unique(v, info, rd->shard, rd->ids, &r, err));
+  TM_TRY(split_bucket(v, info, rd->shard, &r, err));
+  void **at = tm_arena_alloc(a, (size_t)(r.nu + 1) * sizeof(void *));
+  if (!at) return tm_nomem(err, "rows");
+  for (int64_t i = 0; i < r.nu; i++)
+    at[i] = (uint8_t *)rd->dst.data + (size_t)r.first[r.order[i]] * row;
+  for (int32_t k = 0; k < info->nshard; k++) {
+    int64_t from = r.start[k], n = r.start[k + 1] - from;
+    if (n == 0) continue;
+    tm_vars_lane *l = split_lane(v, info->shard[k].ps);
+    tm_ps_read *it = split_add_read(v, l);
+    if (!it) return tm_nomem(err, "a READ");
+    it->kind = TM_PS_ROWS;
+    it->uid = info->uid;
+    it->shard = (uint32_t)k;
+    it->ids = split_i64s(r.local + from, n);
+    it->rows_at = at + from;
+    it->dst = split_row_view(info, rd->dst.data, n);
+    l->bytes_rd += (size_t)n * row;
+  }
+  if (r.nu == r.n) return TM_OK;
+  tm_vars_repeat *rep = tm_arena_alloc(a, sizeof *rep);
+  if (!rep) return tm_nomem(err, "rows");
+  *rep = (tm_vars_repeat){v->scratch->repeats, rd->dst.data, row, r.n, r.first, r.inv};
+  v->scratch->repeats = rep;
+  return TM_OK;
+}
+
+static tm_status split_read_item(tm_vars *v, const tm_var_info *info, tm_read *rd,
+                                 int32_t k, uint8_t *dst, tm_err *err) {
+  tm_vars_lane *l = split_lane(v, info->shard[k].ps);
+  tm_ps_read *it = split_add_read(v, l);
+  if (!it) return tm_nomem(err, "a READ");
+  it->kind = rd->kind == TM_READ_SLOT ? TM_PS_SLOT : TM_PS_DENSE;
+  it->uid = info->uid;
+  it->shard = (uint32_t)k;
+  it->optimizer = rd->optimizer;
+  it->slot = rd->slot;
+  tm_view view = {info->dtype, split_shard_shape(info, k), dst};
+  it->dst = view;
+  l->bytes_rd += tm_view_bytes(&view);
+  if (dst) return TM_OK;
+  tm_vars_whole *w = tm_arena_alloc(&v->scratch->arena, sizeof *w);
+  if (!w) return tm_nomem(err, "a READ");
+  *w = (tm_vars_whole){v->scratch->wholes, (int32_t)(l - v->scratch->lane), l->nrd - 1,
+                       rd};
+  v->scratch->wholes = w;
+  return TM_OK;
+}
+
+static tm_status split_read_dense(tm_vars *v, const tm_var_info *info, tm_read *rd,
+                                  tm_err *err) {
+  int32_t from, to;
+  rd->out = NULL;
+  split_shards(info, rd->shard, &from, &to);
+  if (to - from == 1) return split_read_item(v, info, rd, from, NULL, err);
+  TM_TRY(tm_tensor_new(info->dtype, &info->shape, &rd->out, err));
+  size_t row = split_row_bytes(info);
+  for (int32_t k = from; k < to; k++)
+    TM_TRY(split_read_item(
+        v, info, rd, k,
+        (uint8_t *)rd->out->v.data + (size_t)info->shard[k].offset * row, err));
+  return TM_OK;
+}
+
+static tm_status split_read(tm_vars *v, tm_read *rd, tm_err *err) {
+  tm_var_info *info;
+  TM_TRY(tm_vars_info(v, rd->uid, &info, err));
+  TM_TRY(split_check_shard(info, rd->shard, err));
+  if (rd->kind == TM_READ_ROWS) return split_read_rows(v, info, rd, err);
+  return split_read_dense(v, info, rd, err);
+}
+
+/* --- updates --- */
+
+static tm_status split_update_item(tm_vars *v, const tm_var_info *info,
+                                   const tm_update *up, int32_t k, const tm_view *value,
+                                   const tm_view *ids, tm_err *err) {
+  tm_vars_lane *l = split_lane(v, info->shard[k].ps);
+  tm_ps_update *it = split_add_update(v, l);
+  if (!it) return tm_nomem(err, "an UPDATE");
+  it->kind = (tm_ps_up_kind)up->kind; /* the same values, see the assertion below */
+  it->uid = info->uid;
+  it->shard = (uint32_t)k;
+  it->rule = up->rule;
+  it->optimizer = up->optimizer;
+  it->nhyper = up->nhyper;
+  memcpy(it->hyper, up->hyper, sizeof it->hyper);
+  it->t = up->t;
+  it->value = *value;
+  if (ids) it->ids = *ids;
+  l->bytes_up += tm_view_bytes(value);
+  return TM_OK;
+}
+
+_Static_assert((int)TM_UP_APPLY_ROWS == (int)TM_PS_APPLY_ROWS, "kinds agree");
+_Static_assert((int)TM_UP_SCATTER_SET == (int)TM_PS_SCATTER_SET, "kinds agree");
+_Static_assert((int)TM_MAX_HYPER == (int)TM_RULE_MAX_HYPER, "hyper-parameters agree");
+
+static tm_status split_update_dense(tm_vars *v, const tm_var_info *info,
+                                    const tm_update *up, tm_err *err) {
+  int32_t from, to;
+  split_shards(info, up->shard, &from, &to);
+  tm_shape want = up->shard < 0 ? info->shape : split_shard_shape(info, up->shard);
+  if (up->value.dtype != info->dtype || !tm_shape_equal(&up->value.shape, &want)) {
+    char a[96], b[96];
+    return tm_fail(err, TM_EINVAL, "%s is %s %s, the value is %s %s", split_name(info),
+                   tm_dtype_name(info->dtype), tm_shape_text(&want, a, sizeof a),
+                   tm_dtype_name(up->value.dtype),
+                   tm_shape_text(&up->value.shape, b, sizeof b));
+  }
+  size_t row = split_row_bytes(info);
+  for (int32_t k = from; k < to; k++) {
+    tm_view piece = {info->dtype, split_shard_shape(info, k), up->value.data};
+    if (up->shard < 0)
+      piece.data = (uint8_t *)up->value.data + (size_t)info->shard[k].offset * row;
+    TM_TRY(split_update_item(v, info, up, k, &piece, NULL, err));
+  }
+  return TM_OK;
+}
+
+/* Sum (APPLY_ROWS, SCATTER_ADD and SUB) or keep the last of (SCATTER_SET) repeated
+ * ids' rows: one row a unique id, in order of `uniq`. */
+static tm_status split_fold_rows(tm_vars *v, const tm_var_info *info,
+                                 const tm_update *up, const split_rows *r, void **out,
+                                 tm_err *err) {
+  size_t row = split_row_bytes(info);
+  *out = up->value.data;
+  if (r->nu == r->n) return TM_OK; /* order of first appearance is the order itself */
+  bool set = up->kind == TM_UP_SCATTER_SET;
+  uint8_t *sum = tm_arena_alloc(&v->scratch->arena, (size_t)(r->nu + 1) * row + 64);
+  if (!sum) return tm_nomem(err, "summed rows");
+  sum = (uint8_t *)(((uintptr_t)sum + 63) & ~(uintptr_t)63);
+  *out = sum;
+  int64_t width = (int64_t)(row / tm_dtype_size(info->dtype));
+  if (set) {
+    for (int64_t i = 0; i < r->n; i++)
+      memcpy(sum + (size_t)r->inv[i] * row,
+             (const uint8_t *)up->value.data + (size_t)i * row, row);
+  } else if (info->dtype == TM_F32) {
+    tm_k_sum_rows_f32((float *)(void *)sum, up->value.data, r->first, r->inv, r->n,
+                      width);
+  } else if (info->dtype == TM_F64) {
+    tm_k_sum_rows_f64((double *)(void *)sum, up->value.data, r->first, r->inv, r->n,
+                      width);
+  } else {
+    *out = NULL; /* integers: sent as they are, the store adds them one by one */
+  }
+  return TM_OK;
+}
+
+static tm_status split_update_check_rows(const tm_var_info *info, const tm_update *up,
+                                         int64_t n, tm_err *err) {
+  tm_shape want = info->shape;
+  if (want.rank < 1)
+    return tm_fail(err, TM_EINVAL, "%s is a scalar: it has no rows", split_name(info));
+  want.dim[0] = n;
+  if (up->value.dtype == info->dtype && tm_shape_equal(&up->value.shape, &want))
+    return TM_OK;
+  char a[96], b[96];
+  return tm_fail(err, TM_EINVAL, "%s: rows for %" PRId64 " ids are %s %s, not %s %s",
+                 split_name(info), n, tm_dtype_name(info->dtype),
+                 tm_shape_text(&want, a, sizeof a), tm_dtype_name(up->value.dtype),
+                 tm_shape_text(&up->value.shape, b, sizeof b));
+}
+
+/* Rows of shard k, contiguous: in place when the order is already right. */
+static tm_status split_pick_rows(tm_vars *v, const split_rows *r, int64_t from,
+                                 int64_t n, size_t row, uint8_t *rows, void **out,
+                                 tm_err *err) {
+  bool straight = true;
+  for (int64_t i = 0; i < n && straight; i++)
+    straight = r->order[from + i] == r->order[from] + i;
+  *out = rows + (size_t)r->order[from] * row;
+  if (straight) return TM_OK;
+  uint8_t *to = tm_arena_alloc(&v->scratch->arena, (size_t)n * row + 64);
+  if (!to) return tm_nomem(err, "rows of a shard");
+  to = (uint8_t *)(((uintptr_t)to + 63) & ~(uintptr_t)63);
+  for (int64_t i = 0; i < n; i++)
+    memcpy(to + (size_t)i * row, rows + (size_t)r->order[from + i] * row, row);
+  *out = to;
+  return TM_OK;
+}
+
+/* Without folding every occurrence is its own "unique" id, in order. */
+static tm_status split_no_fold(tm_vars *v, split_rows *r, tm_err *err) {
+  int64_t *all = tm_arena_alloc(&v->scratch->arena, (size_t)(r->n + 1) * 8);
+  if (!all) return tm_nomem(err, "ids");
+  if (r->n) memcpy(all, r->ids, (size_t)r->n * 8);
+  r->uniq = all;
+  r->nu = r->n;
+  return TM_OK;
+}
+
+static tm_status split_update_rows(tm_vars *v, const tm_var_info *info,
+                                   const tm_update *up, tm_err *err) {
+  split_rows r = {0};
+  void *rows;
+  size_t row = split_row_bytes(info);
+  TM_TRY(split_update_check_rows(info, up, tm_view_count(up->ids), err));
+  TM_TRY(split_unique(v, info, up->shard, up->ids, &r, err));
+  TM_TRY(split_fold_rows(v, info, up, &r, &rows, err));
+  if (!rows) {
+    rows = up->value.data;
+    TM_TRY(split_no_fold(v, &r, err));
+  }
+  TM_TRY(split_bucket(v, info, up->shard, &r, err));
+  for (int32_t k = 0; k < info->nshard; k++) {
+    int64_t from = r.start[k], n = r.start[k + 1] - from;
+    if (n == 0) continue;
+    void *p;
+    TM_TRY(split_pick_rows(v, &r, from, n, row, rows, &p, err));
+    tm_view value = split_row_view(info, p, n), ids = split_i64s(r.local + from, n);
+    TM_TRY(split_update_item(v, info, up, k, &value, &ids, err));
+  }
+  return TM_OK;
+}
+
+static tm_status split_update(tm_vars *v, const tm_update *up, tm_err *err) {
+  tm_var_info *info;
+  TM_TRY(tm_vars_info(v, up->uid, &info, err));
+  TM_TRY(split_check_shard(info, up->shard, err));
+  return up->ids ? split_update_rows(v, info, up, err)
+                 : split_update_dense(v, info, up, err);
+}
+
+/* --- the whole exchange --- */
+
+tm_status tm_vars_split(tm_vars *v, const tm_update *up, int32_t nup, tm_read *rd,
+                        int32_t nrd, tm_err *err) {
+  tm_vars_scratch *sc = v->scratch;
+  for (int32_t k = 0; k <= v->nps; k++) memset(&sc->lane[k], 0, sizeof sc->lane[k]);
+  sc->repeats = NULL;
+  sc->wholes = NULL;
+  for (int32_t i = 0; i < nrd; i++) rd[i].out = NULL;
+  for (int32_t i = 0; i < nup; i++) TM_TRY(split_update(v, &up[i], err));
+  for (int32_t i = 0; i < nrd; i++) TM_TRY(split_read(v, &rd[i], err));
+  return TM_OK;
+}
+
+void tm_vars_join_reads(tm_vars *v) {
+  tm_vars_scratch *sc = v->scratch;
+  for (tm_vars_whole *w = sc->wholes; w; w = w->next) {
+    tm_ps_read *it = &sc->lane[w->lane].rd[w->item];
+    w->rd->out = it->out;
+    it->out = NULL;
+  }
+  for (tm_vars_repeat *r = sc->repeats; r; r = r->next)
+    for (int64_t i = 0; i < r->n; i++)
+      if (r->first[r->inv[i]] != i)
+        memcpy(r->dst + (size_t)i * r->row_bytes,
+               r->dst + (size_t)r->first[r->inv[i]] * r->row_bytes, r->row_bytes);
+}
+
+void tm_vars_forget_reads(tm_vars *v) {
+  tm_vars_scratch *sc = v->scratch;
+  for (tm_vars_whole *w = sc->wholes; w; w = w->next) {
+    tm_ps_read *it = &sc->lane[w->lane].rd[w->item];
+    tm_tensor_unref(it->out);
+    it->out = NULL;
+  }
+  sc->wholes = NULL;
+  for (int32_t i = 0; i < sc->nrd; i++) {
+    tm_tensor_unref(sc->rd[i].out);
+    sc->rd[i].out = NULL;
+  }
+}
