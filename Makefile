@@ -5,8 +5,12 @@
 #
 # Each variant builds in a directory of its own, so they never mix objects.
 
-ifeq (,$(findstring -j,$(MAKEFLAGS)))
+# As many jobs as cores, unless the caller said -j (which make hides from us here, so
+# that we look at its command line) or is itself a make.
+ifeq ($(MAKELEVEL),0)
+ifeq (,$(shell tr '\0' ' ' </proc/$$PPID/cmdline | grep -oE ' -[a-z]*j'))
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
 endif
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -52,6 +56,10 @@ SAN_FLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=all -fno
 SAN_FLAGS_thread := -fsanitize=thread -fno-omit-frame-pointer
 SAN_FLAGS_fuzzer := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 SAN_FLAGS := $(SAN_FLAGS_$(SAN))
+# Sanitized loops do not vectorise, which clang takes for a broken promise.
+ifneq ($(SAN),none)
+SAN_FLAGS += $(if $(findstring clang,$(CC)),-Wno-pass-failed)
+endif
 
 TM_CFLAGS = $(TM_STD) $(TM_WARN) -g -fPIC -Icore -Icore/include $(SAN_FLAGS) \
   $(if $(NDEBUG),-DNDEBUG) $(if $(NO_CLONES),-DTM_NO_CLONES) $(PC_CFLAGS)
@@ -75,6 +83,7 @@ LUA_OBJ := $(call obj,$(LUA_SRC))
 HOST_OBJ := $(call obj,$(HOST_SRC))
 TEST_BIN := $(patsubst spec/core/%.c,$(B)/spec/%,$(TEST_SRC))
 FUZZ_BIN := $(patsubst spec/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
+REPLAY_BIN := $(patsubst spec/fuzz/%.c,$(B)/replay/%,$(FUZZ_SRC))
 
 LIB_A := $(B)/libtidemill.a
 LIB_SO := $(B)/libtidemill.so
@@ -94,7 +103,7 @@ endif
 .PHONY: all lib tests help
 all: lib $(CORE_SO) $(HOST)
 lib: $(LIB_A) $(LIB_SO)
-tests: $(TEST_BIN)
+tests: $(TEST_BIN) $(REPLAY_BIN)
 
 help:
 	@sed -n 's/^#: //p' Makefile
@@ -168,6 +177,12 @@ $(B)/fuzz/%: $(B)/obj/spec/fuzz/%.o $(LIB_A)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(TM_LDFLAGS) -fsanitize=fuzzer -o $@ $< $(LIB_A) $(LIBS)
 
+# The same entries without libFuzzer, for `make test`.
+$(B)/replay/%: $(B)/obj/spec/fuzz/%.o $(B)/obj/spec/fuzz/replay.o $(LIB_A)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(TM_LDFLAGS) -o $@ $(filter %.o,$^) $(LIB_A) $(LIBS)
+
 .PHONY: fuzz-bins
 fuzz-bins: $(FUZZ_BIN)
 
@@ -180,7 +195,7 @@ RUN_TESTS = B='$(B)' SAN='$(SAN)' CC='$(CC)' LUA='$(LUA)' spec/tools/run.sh
 SUB = $(MAKE) --no-print-directory
 
 .PHONY: test test-code test-c test-lua check
-#: make test-c        only the C tests
+#: make test-c        only the C tests; ONLY=pattern for some, here and elsewhere
 #: make test-lua      only the Lua specs
 #: make check         only layers, format, luacheck, sizes
 test: all tests

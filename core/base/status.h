@@ -10,6 +10,8 @@
  *     if (a != b)
  *       return tm_fail(err, TM_EINVAL, "matmul: inner sizes %d and %d", a, b);
  *
+ * Who declares a tm_err clears it before its first use (tm_err_clear, or = {0}).
+ *
  * Threads: all functions here may be called from any thread.
  */
 #ifndef TM_BASE_STATUS_H

@@ -271,7 +271,7 @@ static void the_first_error_stays_and_later_reads_give_zero(void **state) {
   (void)state;
   const uint8_t p[] = {0xa1, 'x', 0x05};
   tm_unpacker r;
-  tm_err err;
+  tm_err err = {0};
   size_t len = 9;
   tm_unpack_init(&r, p, sizeof p);
   assert_int_equal(tm_unpack_int(&r), 0);

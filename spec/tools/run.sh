@@ -57,6 +57,11 @@ list() {
         name=${f##*/} name=${name%.c}
         [ -x "$B/spec/$name" ] && printf '%s\t%s\n' "$name" "$NO_ASLR $B/spec/$name"
       done
+      for f in spec/fuzz/fuzz_*.c; do
+        name=${f##*/} name=${name%.c}
+        [ -x "$B/replay/$name" ] && printf '%s\t%s\n' "$name" \
+          "$NO_ASLR $B/replay/$name ${REPLAY_TURNS:-20000} $(ls spec/fuzz/corpus/${name#fuzz_}/* 2>/dev/null | tr '\n' ' ')"
+      done
       ;;
     lua)
       # A spec needs the module; without it there is nothing to test yet.
@@ -103,7 +108,6 @@ export OUT LIMIT
 
 for part in "${@:-c}"; do list "$part"; done |
   { if [ "$ONLY" = . ]; then cat; else grep -E "$ONLY"; fi; } >"$OUT/jobs"
-[ " $* " = *" fuzz "* ] 2>/dev/null
 case " $* " in *" valgrind "*) LIMIT=$((LIMIT * 5)) ;; *" fuzz "*) LIMIT=$((LIMIT + ${FUZZ_SECONDS:-60})) ;; esac
 
 # xargs would stop at a status of 255, so job never fails.
@@ -124,7 +128,8 @@ done <"$OUT/jobs" | awk '
     if (rc == 124 || rc == 137) why = "ran out of time"
     else if (rc != 0 && bad == 0) why = "ended with status " rc
     else if (plan != "" && seen < plan) why = "stopped after " seen " of " plan
-    if (why != "") { print "not ok " ++n " - " job ": " why; failed++; bad++ }
+    if (why != "") { print "not ok " ++n " - " job ": " why; failed++; bad++
+                     list[failed] = job ": " why }
     if (bad > 0) for (i = 1; i <= lines; i++) print "# " text[i]
     job = ""
   }
@@ -138,9 +143,11 @@ done <"$OUT/jobs" | awk '
     skip = line ~ /# SKIP/
     seen++
     print (good ? "ok " : "not ok ") ++n " - " job ": " line
-    if (!good) { failed++; bad++ } else if (!skip) passed++
+    if (!good) { failed++; bad++; list[failed] = job ": " line } else if (!skip) passed++
     next
   }
   { if ($0 != "" && lines < 200) text[++lines] = $0 }
-  END { close_job(); printf "%d passed, %d failed\n", passed, failed; exit failed > 0 }
+  END { close_job()
+        for (i = 1; i <= failed; i++) print "# failed: " list[i]
+        printf "%d passed, %d failed\n", passed, failed; exit failed > 0 }
 '
