@@ -1,5 +1,5 @@
 #!/bin/bash
-# One check, as one TAP line.  Usage: check.sh layers|format|luacheck|functions|sizes|...
+# One check, as one TAP line.  Usage: check.sh layers|format|luacheck|functions|sizes|calls|headers|syntax|...
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 B=${TM_BUILD:-build}
@@ -22,6 +22,15 @@ skip() {
   echo 1..1
   echo "ok 1 - $1 # SKIP $2 is not installed"
   exit 0
+}
+
+each_header() {
+  local h bad=0
+  for h in core/*/*.h; do
+    # The flags hold no spaces of their own.
+    $(cat "$B/flags") -fsyntax-only -x c "$h" || bad=1
+  done
+  return $bad
 }
 
 c_files() { ls core/*/*.[ch] core/*/*.inc spec/core/*.[ch] spec/fuzz/*.c 2>/dev/null; }
@@ -47,6 +56,18 @@ case $1 in
     ;;
   sizes)
     tap "no C file is longer than 800 lines" lua5.4 spec/tools/size.lua
+    ;;
+  calls)
+    tap "the core calls nothing behind its own back" lua5.4 spec/tools/calls.lua
+    ;;
+  headers)
+    [ -e "$B/flags" ] || skip "each header stands alone" "$B"
+    tap "each header stands alone" each_header
+    ;;
+  syntax)
+    command -v luajit >/dev/null || skip "shipped Lua compiles under LuaJIT" luajit
+    tap "shipped Lua compiles under LuaJIT" luajit spec/tools/syntax.lua \
+      $(find lua -name '*.lua' 2>/dev/null)
     ;;
   luajit)
     tap "LuaJIT loads tidemill" luajit -e 'require "tidemill"'

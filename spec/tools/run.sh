@@ -89,7 +89,7 @@ list() {
       done
       ;;
     check)
-      for name in layers format luacheck functions sizes; do
+      for name in layers format luacheck functions sizes calls headers syntax; do
         printf '%s\t%s\n' "check $name" "spec/tools/check.sh $name"
       done
       ;;
