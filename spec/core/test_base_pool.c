@@ -137,16 +137,19 @@ static void *allocate(void *ud) {
 
 static void live_bytes_are_exact_across_threads(void **state) {
   (void)state;
+  enum { TURNS = 30, AT_ONCE = 4 }; /* more threads than cells of their own */
+  static void *slot[AT_ONCE][1000];
   int64_t before = tm_mem_live();
-  static void *slot[4][1000];
-  pthread_t t[4];
-  for (int k = 0; k < 4; k++)
-    assert_int_equal(pthread_create(&t[k], NULL, allocate, slot[k]), 0);
-  for (int k = 0; k < 4; k++) assert_int_equal(pthread_join(t[k], NULL), 0);
-  assert_int_equal(tm_mem_live() - before, 4 * 500500);
-  for (int k = 0; k < 4; k++)
-    for (int i = 0; i < 1000; i++) tm_free(slot[k][i], (size_t)i + 1);
-  assert_int_equal(tm_mem_live(), before);
+  for (int turn = 0; turn < TURNS; turn++) {
+    pthread_t t[AT_ONCE];
+    for (int k = 0; k < AT_ONCE; k++)
+      assert_int_equal(pthread_create(&t[k], NULL, allocate, slot[k]), 0);
+    for (int k = 0; k < AT_ONCE; k++) assert_int_equal(pthread_join(t[k], NULL), 0);
+    assert_int_equal(tm_mem_live() - before, AT_ONCE * 500500);
+    for (int k = 0; k < AT_ONCE; k++)
+      for (int i = 0; i < 1000; i++) tm_free(slot[k][i], (size_t)i + 1);
+    assert_int_equal(tm_mem_live(), before);
+  }
 }
 
 /* ---- log ---- */
