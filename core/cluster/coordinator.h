@@ -13,13 +13,23 @@
 #ifndef TM_CLUSTER_COORDINATOR_H
 #define TM_CLUSTER_COORDINATOR_H
 
+#include "cluster/remote_value.h"
 #include "cluster/worker.h"
 
 typedef struct tm_coordinator tm_coordinator;
-typedef struct tm_remote_value tm_remote_value;
 
-TM_CHECKED tm_status tm_coordinator_new(int64_t queue_size, tm_worker_link *const *link,
-                                        int32_t n, tm_coordinator **out, tm_err *err);
+typedef struct tm_coordinator_options {
+  int64_t queue_size; /* closures that may wait, >= 1 */
+  /* Tell every ps to refuse UPDATEs of the incarnation of worker `index`; called from
+   * the coordinator's own thread, may block.  NULL: nothing to tell. */
+  tm_status (*refuse)(void *ud, int32_t index, tm_err *err);
+  void *ud;
+} tm_coordinator_options;
+
+/* Takes the links (not the array). */
+TM_CHECKED tm_status tm_coordinator_new(const tm_coordinator_options *opt,
+                                        tm_worker_link *const *link, int32_t n,
+                                        tm_coordinator **out, tm_err *err);
 /* Cancels, awaits, closes the links, joins the dispatcher. */
 void tm_coordinator_free(tm_coordinator *c);
 
@@ -47,7 +57,8 @@ TM_CHECKED tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *
 
 /* Resources on every worker (iterators); made again on a worker that comes back. */
 TM_CHECKED tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid,
-                                                 tm_dataset *ds, tm_err *err);
+                                                 tm_dataset *ds, uint64_t seed,
+                                                 tm_err *err);
 void tm_coordinator_drop(tm_coordinator *c, uint64_t uid);
 TM_CHECKED tm_status tm_coordinator_add_variable(tm_coordinator *c, tm_var_info *v,
                                                  tm_err *err);
@@ -63,16 +74,5 @@ typedef struct tm_coordinator_stats {
 } tm_coordinator_stats;
 void tm_coordinator_get_stats(tm_coordinator *c, tm_coordinator_stats *out,
                               tm_worker_stats *workers, int32_t max);
-
-/* --- remote values --- */
-tm_remote_value *tm_remote_value_ref(tm_remote_value *v);
-void tm_remote_value_unref(
-    tm_remote_value *v); /* the last holder gone: result not sent */
-bool tm_remote_value_done(tm_remote_value *v);
-uint64_t tm_remote_value_step(tm_remote_value *v);
-/* Wait, then *out, *n are borrowed outputs; or the closure's error. */
-TM_CHECKED tm_status tm_remote_value_wait(tm_remote_value *v, int64_t timeout_ns,
-                                          tm_cancel *cancel, tm_tensor ***out,
-                                          int32_t *n, tm_err *err);
 
 #endif

@@ -125,7 +125,7 @@ tm_status tm_vars_begin(tm_vars *v, const tm_update *up, int32_t nup, tm_read *r
     return s;
   }
   sc->open = true;
-  v->token.turn++;
+  if (nup) v->token.turn++; /* READs need no token, so a re-run counts the same */
   for (int32_t k = 0; k <= v->nps && s == TM_OK; k++)
     if (sc->lane[k].nup || sc->lane[k].nrd) s = vars_send(v, k, err);
   if (s == TM_OK) return TM_OK;

@@ -1,0 +1,82 @@
+/*
+ * coord_queue.h - closures that wait for a worker, in order: a bounded list.
+ *
+ * Ownership: an item belongs to the queue while it is in it.
+ * Threads:   guarded by the coordinator's mutex.
+ */
+#ifndef TM_CLUSTER_COORD_QUEUE_H
+#define TM_CLUSTER_COORD_QUEUE_H
+
+#include "cluster/remote_value.h"
+#include "graph/exec.h"
+
+typedef struct coord_item {
+  struct coord_item *next;
+  uint64_t id;
+  tm_graph *graph;
+  int32_t narg;
+  tm_arg_value *arg;
+  tm_remote_value *value; /* NULL: nobody wants it */
+} coord_item;
+
+typedef struct coord_queue {
+  coord_item *head, *tail;
+  size_t n, max;
+} coord_queue;
+
+static inline void coord_queue_init(coord_queue *q, size_t max) {
+  *q = (coord_queue){NULL, NULL, 0, max};
+}
+static inline coord_item *coord_queue_head(const coord_queue *q) { return q->head; }
+static inline size_t coord_queue_count(const coord_queue *q) { return q->n; }
+static inline bool coord_queue_full(const coord_queue *q) { return q->n >= q->max; }
+
+TM_CHECKED static inline tm_status coord_queue_push(coord_queue *q, coord_item *it) {
+  if (coord_queue_full(q)) return TM_EAGAIN;
+  it->next = NULL;
+  *(q->tail ? &q->tail->next : &q->head) = it;
+  q->tail = it;
+  q->n++;
+  return TM_OK;
+}
+
+/* A closure that comes back always finds room, so that a full queue cannot lock up. */
+static inline void coord_queue_push_front(coord_queue *q, coord_item *it) {
+  it->next = q->head;
+  q->head = it;
+  if (!q->tail) q->tail = it;
+  q->n++;
+}
+
+static inline coord_item *coord_queue_pop(coord_queue *q) {
+  coord_item *it = q->head;
+  if (!it) return NULL;
+  q->head = it->next;
+  if (!q->head) q->tail = NULL;
+  q->n--;
+  return it;
+}
+
+/* Take the item with this id out; NULL when it is not there.  Items finish in order but
+ * for cancelled ones, so the walk is short. */
+static inline coord_item *coord_queue_remove(coord_queue *q, uint64_t id) {
+  coord_item *before = NULL, *it = q->head;
+  for (; it && it->id != id; it = it->next) before = it;
+  if (!it) return NULL;
+  *(before ? &before->next : &q->head) = it->next;
+  if (q->tail == it) q->tail = before;
+  q->n--;
+  return it;
+}
+
+/* All of `from` to the front of q, keeping their order. */
+static inline void coord_queue_give_back(coord_queue *q, coord_queue *from) {
+  if (!from->head) return;
+  from->tail->next = q->head;
+  if (!q->tail) q->tail = from->tail;
+  q->head = from->head;
+  q->n += from->n;
+  *from = (coord_queue){NULL, NULL, 0, from->max};
+}
+
+#endif

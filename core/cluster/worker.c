@@ -1,0 +1,494 @@
+#include "cluster/worker.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cluster/programs.h"
+
+/*
+ * Design.  One compute thread; `pend` is a closure whose last UPDATEs are not sent yet,
+ * `next` one whose batch is fetched.  Each turn sends UPDATE(pend) and READ(next) in
+ * one exchange, fetches the batch of the closure after that while the answer is under
+ * way, then completes pend and computes next, which becomes pend.
+ *
+ * Invariants:
+ *   (1) Closures start, and complete, in the order in which they were submitted
+ *       (cancelled ones may be told earlier).
+ *   (2) A closure fetched ahead has not started: what it took from iterators is marked,
+ *       committed when it starts and rolled back when it is cancelled.
+ *   (3) Every submitted closure is told to on_done exactly once (not after close).
+ *   (4) The queue is a ring of fixed size; submit on a full one is TM_EAGAIN.
+ */
+enum { WORKER_QUEUE = 1024, WORKER_BATCH = 64 };
+static const int64_t WORKER_FLUSH_NS = 500000; /* how long a completion may wait */
+
+typedef struct worker_run {
+  tm_closure c; /* owns graph and arguments */
+  tm_program_slot *slot;
+  tm_step *step;
+  tm_update *up;
+  int32_t nup;
+  tm_vars_counters count;
+  uint32_t turn;     /* exchanges with UPDATEs so far */
+  tm_status fetched; /* how the fetch stage ended; told when the closure starts */
+  tm_err fetch_err;
+  bool busy; /* in use */
+} worker_run;
+
+typedef struct worker {
+  tm_worker_link link; /* first */
+  tm_worker_options opt;
+  tm_vars *vars;
+  tm_resources *resources;
+  tm_programs *programs;
+  tm_run_env env;
+  tm_cancel cancel; /* of the closure that runs */
+  pthread_t thread;
+  pthread_mutex_t mu;
+  pthread_cond_t more;
+  bool stop;             /* guarded by mu */
+  uint64_t running;      /* guarded by mu: id of the closure that runs, 0 = none */
+  uint64_t cancel_upto;  /* guarded by mu */
+  tm_closure *ring;      /* guarded by mu; WORKER_QUEUE */
+  uint32_t head, queued; /* guarded by mu */
+  worker_run run[3];     /* compute thread only, as all below */
+  tm_completion done[WORKER_BATCH];
+  int32_t ndone;
+  int64_t oldest_ns;
+} worker;
+
+static void worker_closure_release(tm_closure *c) {
+  for (int32_t i = 0; i < c->narg; i++) tm_tensor_unref(c->arg[i].t);
+  tm_free(c->arg, (size_t)c->narg * sizeof *c->arg);
+  tm_graph_unref(c->graph);
+  memset(c, 0, sizeof *c);
+}
+
+/* --- completions --- */
+
+static void worker_flush(worker *w) {
+  if (w->ndone == 0) return;
+  w->link.on_done(w->link.ud, w->done, w->ndone);
+  for (int32_t i = 0; i < w->ndone; i++) {
+    tm_completion *d = &w->done[i];
+    for (int32_t k = 0; k < d->nout; k++) tm_tensor_unref(d->out[k]);
+    tm_free(d->out, (size_t)d->nout * sizeof *d->out);
+  }
+  w->ndone = 0;
+}
+
+static void worker_say(worker *w, const tm_closure *c, const tm_vars_counters *count,
+                       tm_status s, const tm_err *err) {
+  if (w->ndone == 0) w->oldest_ns = tm_now_ns();
+  tm_completion *d = &w->done[w->ndone++];
+  d->id = c->id;
+  d->status = s;
+  d->nout = 0;
+  d->out = NULL;
+  d->count = *count;
+  tm_err_clear(&d->err);
+  if (s == TM_OK) return;
+  if (err) d->err = *err;
+  d->err.code = s;
+  d->err.step = (int64_t)c->id;
+  if (!d->err.task[0]) memcpy(d->err.task, w->link.task, sizeof d->err.task);
+  if (!d->err.msg[0])
+    strcpy(d->err.msg, "the function was cancelled; schedule it again");
+}
+
+/* Outputs go with the completion when somebody wants them. */
+static tm_status worker_take_outputs(worker *w, worker_run *r, tm_err *err) {
+  tm_completion *d = &w->done[w->ndone - 1];
+  int32_t n = r->c.graph->nout;
+  if (!r->c.want || n == 0) return TM_OK;
+  tm_tensor **out = tm_calloc((size_t)n, sizeof *out);
+  if (!out) return tm_nomem(err, "results");
+  tm_status s = tm_step_outputs(r->step, out, err);
+  if (s) {
+    tm_free(out, (size_t)n * sizeof *out);
+    return s;
+  }
+  d->out = out;
+  d->nout = n;
+  return TM_OK;
+}
+
+static void worker_complete(worker *w, worker_run *r, tm_status s, tm_err *err) {
+  tm_err late;
+  worker_say(w, &r->c, &r->count, s, err);
+  if (s == TM_OK) {
+    tm_err_clear(&late);
+    s = worker_take_outputs(w, r, &late);
+    if (s) {
+      w->ndone--;
+      worker_say(w, &r->c, &r->count, s, &late);
+    }
+  }
+  if (r->step) tm_programs_give_step(w->programs, r->slot, r->step);
+  worker_closure_release(&r->c);
+  memset(r, 0, sizeof *r);
+  if (w->ndone == WORKER_BATCH || tm_now_ns() - w->oldest_ns > WORKER_FLUSH_NS)
+    worker_flush(w);
+}
+
+/* --- taking closures --- */
+
+static bool worker_is_cancelled(worker *w, uint64_t id) {
+  pthread_mutex_lock(&w->mu);
+  bool yes = id <= w->cancel_upto;
+  pthread_mutex_unlock(&w->mu);
+  return yes;
+}
+
+/* The next closure, waiting for one if `wait`; false: none, or stopping. */
+static bool worker_pop(worker *w, bool wait, tm_closure *out) {
+  bool got = false;
+  pthread_mutex_lock(&w->mu);
+  if (wait && w->queued == 0 && w->ndone) {
+    pthread_mutex_unlock(&w->mu);
+    worker_flush(w);
+    pthread_mutex_lock(&w->mu);
+  }
+  while (wait && w->queued == 0 && !w->stop) pthread_cond_wait(&w->more, &w->mu);
+  if (w->queued && !w->stop) {
+    *out = w->ring[w->head];
+    memset(&w->ring[w->head], 0, sizeof *out);
+    w->head = (w->head + 1) % WORKER_QUEUE;
+    w->queued--;
+    got = true;
+  }
+  pthread_mutex_unlock(&w->mu);
+  return got;
+}
+
+static worker_run *worker_free_run(worker *w) {
+  for (size_t i = 0; i < TM_COUNT(w->run); i++)
+    if (!w->run[i].busy) return &w->run[i];
+  TM_DCHECK(!"three runs are in use");
+  return NULL;
+}
+
+/* Bind arguments and run the fetch stage.  What it takes from iterators is marked. */
+static tm_status worker_fetch(worker *w, worker_run *r, tm_err *err) {
+  TM_TRY(tm_programs_get(w->programs, r->c.graph, &r->slot, err));
+  TM_TRY(tm_programs_take_step(w->programs, r->slot, &r->step, err));
+  w->env.closure = r->c.id;
+  TM_TRY(tm_step_begin(r->step, r->c.arg, r->c.narg, &w->env, err));
+  tm_resources_mark(w->resources);
+  tm_status s = tm_step_fetch(r->step, &w->vars->state, err);
+  if (s) tm_resources_rollback(w->resources);
+  return s;
+}
+
+/* Take a closure and fetch its batch.  NULL: none. */
+static worker_run *worker_ahead(worker *w, bool wait) {
+  tm_closure c;
+  while (worker_pop(w, wait, &c)) {
+    worker_run *r = worker_free_run(w);
+    r->busy = true;
+    r->c = c;
+    if (worker_is_cancelled(w, c.id)) {
+      worker_complete(w, r, TM_ECANCELLED, NULL);
+      continue;
+    }
+    tm_err_clear(&r->fetch_err);
+    r->fetched = worker_fetch(w, r, &r->fetch_err);
+    return r;
+  }
+  return NULL;
+}
+
+/* --- running --- */
+
+/* next starts: its batch counts as used; false when it was cancelled before. */
+static bool worker_start(worker *w, worker_run *next) {
+  pthread_mutex_lock(&w->mu);
+  bool go = next->c.id > w->cancel_upto;
+  if (go) {
+    w->running = next->c.id;
+    if (!w->stop) tm_cancel_reset(&w->cancel);
+  }
+  pthread_mutex_unlock(&w->mu);
+  if (next->fetched) return go; /* rolled back when it failed */
+  if (go) {
+    tm_resources_commit(w->resources);
+  } else {
+    tm_resources_rollback(w->resources);
+  }
+  return go;
+}
+
+static void worker_end(worker *w) {
+  pthread_mutex_lock(&w->mu);
+  w->running = 0;
+  pthread_mutex_unlock(&w->mu);
+}
+
+/* Requests from here on are r's. */
+static void worker_token(worker *w, const worker_run *r) {
+  w->vars->token = (tm_ps_token){w->opt.incarnation, r->c.id, r->turn, r->c.lowest};
+}
+
+static void worker_count(tm_vars_counters *to, const tm_vars_counters *before,
+                         const tm_vars_counters *after, bool up, bool rd) {
+  if (up) {
+    to->updates += after->updates - before->updates;
+    to->bytes_updated += after->bytes_updated - before->bytes_updated;
+  }
+  if (rd) {
+    to->reads += after->reads - before->reads;
+    to->bytes_read += after->bytes_read - before->bytes_read;
+  }
+}
+
+/* Levels after the READ of level 0 is in.  TM_OK: r->up are its last UPDATEs. */
+static tm_status worker_levels(worker *w, worker_run *r, tm_err *err) {
+  bool done = false;
+  for (;;) {
+    TM_TRY(tm_step_compute(r->step, &w->vars->state, &r->up, &r->nup, &done, err));
+    if (done) return TM_OK;
+    tm_read *rd;
+    int32_t nrd;
+    TM_TRY(tm_step_reads(r->step, &rd, &nrd, err));
+    if (nrd == 0 && r->nup == 0) continue;
+    TM_TRY(w->vars->state.exchange(&w->vars->state, r->up, r->nup, rd, nrd, err));
+    r->nup = 0;
+  }
+}
+
+/* Compute `next`, whose READ was answered with rd_status.  Returns it when it has
+ * UPDATEs to send, else NULL after completing it. */
+static worker_run *worker_compute(worker *w, worker_run *next, tm_status rd_status,
+                                  tm_err *err) {
+  tm_vars_counters before = w->vars->count;
+  worker_token(w, next);
+  tm_status s = rd_status ? rd_status : worker_levels(w, next, err);
+  worker_count(&next->count, &before, &w->vars->count, true, true);
+  next->turn = w->vars->token.turn;
+  worker_end(w);
+  if (s == TM_OK && next->nup) return next;
+  worker_complete(w, next, s, err);
+  return NULL;
+}
+
+/* `next` was cancelled before it started: pend's UPDATEs still go out. */
+static void worker_turn_back(worker *w, worker_run *pend, worker_run *next) {
+  tm_err err;
+  tm_err_clear(&err);
+  if (pend) {
+    tm_vars_counters before = w->vars->count;
+    worker_token(w, pend);
+    tm_status s =
+        w->vars->state.exchange(&w->vars->state, pend->up, pend->nup, NULL, 0, &err);
+    worker_count(&pend->count, &before, &w->vars->count, true, false);
+    worker_complete(w, pend, s, &err);
+  }
+  worker_complete(w, next, TM_ECANCELLED, NULL);
+}
+
+/* UPDATE(pend) and READ(next) in one exchange; *ahead is fetched meanwhile. */
+static void worker_exchange(worker *w, worker_run *pend, worker_run *next,
+                            worker_run **ahead, tm_status *us, tm_err *up_err,
+                            tm_status *rs, tm_err *rd_err) {
+  tm_read *rd = NULL;
+  int32_t nrd = 0, nup = pend ? pend->nup : 0;
+  *us = TM_OK;
+  *rs = TM_OK;
+  if (next) {
+    *rs = next->fetched;
+    *rd_err = next->fetch_err;
+    if (*rs == TM_OK) *rs = tm_step_reads(next->step, &rd, &nrd, rd_err);
+  }
+  if (*rs) nrd = 0;
+  tm_status sent = TM_EAGAIN;
+  if (nup || nrd) {
+    worker_token(w, pend ? pend : next);
+    sent = tm_vars_begin(w->vars, pend ? pend->up : NULL, nup, rd, nrd, up_err);
+  }
+  if (!next || !next->slot || !tm_programs_late_next(next->slot))
+    *ahead = worker_ahead(w, false);
+  if (nup + nrd == 0) return;
+  tm_status answer = sent;
+  if (sent == TM_OK) {
+    sent = tm_vars_wait(w->vars, us, &answer, up_err);
+  } else if (nup) {
+    *us = sent;
+  }
+  if (nrd && answer) {
+    *rs = answer;
+    *rd_err = *up_err;
+  }
+}
+
+static void worker_turn(worker *w, worker_run **pend_at, worker_run **next_at) {
+  worker_run *pend = *pend_at, *next = *next_at, *ahead = NULL;
+  tm_err up_err, rd_err;
+  tm_status us, rs;
+  *pend_at = *next_at = NULL;
+  if (next && !worker_start(w, next)) {
+    worker_turn_back(w, pend, next);
+    return;
+  }
+  tm_err_clear(&up_err);
+  tm_err_clear(&rd_err);
+  tm_vars_counters before = w->vars->count;
+  worker_exchange(w, pend, next, &ahead, &us, &up_err, &rs, &rd_err);
+  if (pend) worker_count(&pend->count, &before, &w->vars->count, true, false);
+  if (next) worker_count(&next->count, &before, &w->vars->count, false, true);
+  if (pend) worker_complete(w, pend, us, &up_err);
+  if (next) *pend_at = worker_compute(w, next, rs, &rd_err);
+  *next_at = ahead;
+}
+
+static void *worker_main(void *p) {
+  worker *w = p;
+  worker_run *pend = NULL, *next = NULL;
+  for (;;) {
+    if (!pend && !next) {
+      next = worker_ahead(w, true);
+      if (!next) break;
+    }
+    worker_turn(w, &pend, &next);
+  }
+  worker_flush(w);
+  return NULL;
+}
+
+/* --- the link --- */
+
+static tm_status worker_copy(const tm_closure *from, tm_closure *to, tm_err *err) {
+  *to = *from;
+  to->arg = NULL;
+  if (from->narg) {
+    to->arg = tm_malloc((size_t)from->narg * sizeof *to->arg);
+    if (!to->arg) return tm_nomem(err, "arguments");
+    memcpy(to->arg, from->arg, (size_t)from->narg * sizeof *to->arg);
+    for (int32_t i = 0; i < to->narg; i++)
+      if (to->arg[i].t) tm_tensor_ref(to->arg[i].t);
+  }
+  tm_graph_ref(to->graph);
+  return TM_OK;
+}
+
+static tm_status worker_submit(tm_worker_link *l, const tm_closure *c, int32_t n,
+                               tm_err *err) {
+  worker *w = (worker *)l;
+  tm_status s = TM_OK;
+  pthread_mutex_lock(&w->mu);
+  if (w->queued + (uint32_t)n > WORKER_QUEUE) s = TM_EAGAIN;
+  for (int32_t i = 0; i < n && s == TM_OK; i++) {
+    s = worker_copy(&c[i], &w->ring[(w->head + w->queued) % WORKER_QUEUE], err);
+    if (s == TM_OK) w->queued++;
+  }
+  pthread_cond_signal(&w->more);
+  pthread_mutex_unlock(&w->mu);
+  return s;
+}
+
+static tm_status worker_add_variable(tm_worker_link *l, tm_var_info *v, tm_err *err) {
+  worker *w = (worker *)l;
+  return tm_catalog_add(w->vars->catalog, v) ? tm_nomem(err, "a variable's entry")
+                                             : TM_OK;
+}
+
+static tm_status worker_add_iterator(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
+                                     uint64_t seed, tm_err *err) {
+  worker *w = (worker *)l;
+  tm_iter *it;
+  tm_iter_env env = {w->opt.index, w->opt.nworker, seed, uid, NULL};
+  TM_TRY(tm_dataset_iterate(ds, &env, &it, err));
+  tm_status s = tm_resources_add(w->resources, uid, it);
+  if (s == TM_OK) return TM_OK;
+  tm_iter_free(it);
+  return tm_fail(err, s, "iterator: cannot be added to the worker");
+}
+
+static tm_status worker_drop(tm_worker_link *l, uint64_t uid) {
+  tm_resources_del(((worker *)l)->resources, uid);
+  return TM_OK;
+}
+
+static void worker_cancel(tm_worker_link *l, uint64_t upto) {
+  worker *w = (worker *)l;
+  pthread_mutex_lock(&w->mu);
+  if (upto > w->cancel_upto) w->cancel_upto = upto;
+  if (w->running && w->running <= w->cancel_upto) tm_cancel_set(&w->cancel);
+  pthread_mutex_unlock(&w->mu);
+}
+
+static void worker_free(worker *w) {
+  for (size_t i = 0; i < TM_COUNT(w->run); i++) {
+    worker_run *r = &w->run[i];
+    if (!r->busy) continue;
+    if (r->step) tm_programs_give_step(w->programs, r->slot, r->step);
+    worker_closure_release(&r->c);
+  }
+  for (; w->queued; w->queued--, w->head = (w->head + 1) % WORKER_QUEUE)
+    worker_closure_release(&w->ring[w->head]);
+  tm_programs_free(w->programs);
+  tm_resources_free(w->resources);
+  tm_vars_free(w->vars);
+  pthread_mutex_destroy(&w->mu);
+  pthread_cond_destroy(&w->more);
+  tm_free(w->ring, WORKER_QUEUE * sizeof *w->ring);
+  tm_free(w, sizeof *w);
+}
+
+static void worker_close(tm_worker_link *l) {
+  worker *w = (worker *)l;
+  pthread_mutex_lock(&w->mu);
+  w->stop = true;
+  w->cancel_upto = UINT64_MAX;
+  tm_cancel_set(&w->cancel);
+  pthread_cond_signal(&w->more);
+  pthread_mutex_unlock(&w->mu);
+  pthread_join(w->thread, NULL);
+  worker_free(w);
+}
+
+static void worker_no_done(void *ud, const tm_completion *c, int32_t n) {
+  (void)ud;
+  (void)c;
+  (void)n;
+}
+
+tm_status tm_worker_local(const tm_worker_options *opt, tm_vars *vars,
+                          tm_resources *resources, tm_worker_link **out, tm_err *err) {
+  *out = NULL;
+  worker *w = tm_calloc(1, sizeof *w);
+  if (!w) return tm_nomem(err, "a worker");
+  w->ring = tm_calloc(WORKER_QUEUE, sizeof *w->ring);
+  if (!w->ring || tm_programs_new(&w->programs)) goto fail;
+  w->opt = *opt;
+  w->link = (tm_worker_link){.on_done = worker_no_done,
+                             .submit = worker_submit,
+                             .add_variable = worker_add_variable,
+                             .add_iterator = worker_add_iterator,
+                             .drop = worker_drop,
+                             .cancel = worker_cancel,
+                             .close = worker_close};
+  snprintf(w->link.task, sizeof w->link.task, "/job:worker/task:%d", opt->index);
+  w->env = (tm_run_env){opt->seed, 0, opt->index, &w->cancel, opt->threads};
+  pthread_mutex_init(&w->mu, NULL);
+  pthread_cond_init(&w->more, NULL);
+  w->vars = vars;
+  w->resources = resources;
+  vars->resources = resources;
+  if (pthread_create(&w->thread, NULL, worker_main, w) == 0) {
+    *out = &w->link;
+    return TM_OK;
+  }
+  w->vars = NULL; /* they stay the caller's */
+  w->resources = NULL;
+  worker_free(w);
+  return tm_fail(err, TM_EEXHAUSTED, "a worker's thread cannot be started");
+
+fail:
+  tm_free(w->ring, WORKER_QUEUE * sizeof *w->ring);
+  tm_free(w, sizeof *w);
+  return tm_nomem(err, "a worker");
+}
