@@ -119,7 +119,9 @@ help:
 #: make format        clang-format over the C sources
 #: make clean         remove every build directory
 
-$(B)/obj/core/kernel/%.o: OPT = -O3
+# errno and traps of float arithmetic are never looked at; without them loops with
+# sqrt, floor and comparisons vectorise.  Values do not change.
+$(B)/obj/core/kernel/%.o: OPT = -O3 -fno-math-errno -fno-trapping-math
 # The module's entry must be seen; core.map hides the rest.
 $(B)/obj/core/lua/%.o: VIS = -fvisibility=default
 $(B)/obj/core/lua/%.o $(B)/obj/core/host/%.o: EXTRA = $(LUA_CFLAGS)

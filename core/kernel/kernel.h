@@ -17,7 +17,7 @@
 
 /* One source loop, three machine versions, picked when the program loads.
  * gcc only: clang 14 emits symbols that other files cannot link to, and the
- * loader runs the picker before the sanitizers are up, which crashes. */
+ * loader runs the picker before ThreadSanitizer is up, which crashes. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__) && !defined(TM_NO_CLONES)
 #define TM_KERNEL \
@@ -30,9 +30,10 @@
 #define TM_INLINE static inline __attribute__((always_inline))
 
 /* Before a loop whose output may be one of its inputs, but never overlaps one
- * otherwise: element i is read before it is written, no other is touched. */
+ * otherwise: element i is read before it is written, no other is touched.  clang
+ * finds out by itself, at run time. */
 #if defined(__clang__)
-#define TM_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#define TM_IVDEP
 #else
 #define TM_IVDEP _Pragma("GCC ivdep")
 #endif
