@@ -8,7 +8,7 @@
 # As many jobs as cores, unless the caller said -j (which make hides from us here, so
 # that we look at its command line) or is itself a make.
 ifeq ($(MAKELEVEL),0)
-ifeq (,$(shell tr '\0' ' ' </proc/$$PPID/cmdline | grep -oE ' -[a-z]*j'))
+ifeq (,$(shell tr '\0' ' ' 2>/dev/null </proc/$$PPID/cmdline | grep -oE ' (-[a-z]*j|--jobs)'))
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 endif
