@@ -1,0 +1,61 @@
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cluster/session_parts.h"
+
+/* A cluster inside this process: stores, and workers with direct clients to them. */
+
+static tm_status local_clients(tm_session *s, tm_ps_client **ps) {
+  for (int32_t k = 0; k < s->nps; k++)
+    if (tm_ps_client_local(s->store[k], &ps[k])) {
+      while (k-- > 0) ps[k]->close(ps[k]);
+      return TM_ENOMEM;
+    }
+  return TM_OK;
+}
+
+static tm_status local_vars(tm_session *s, tm_vars **out) {
+  tm_catalog *catalog;
+  size_t bytes = (size_t)s->nps * sizeof(tm_ps_client *);
+  tm_ps_client **ps = tm_malloc(bytes);
+  if (!ps) return TM_ENOMEM;
+  tm_status st = tm_catalog_new(&catalog);
+  if (st == TM_OK) st = local_clients(s, ps);
+  if (st == TM_OK) {
+    st = tm_vars_new(catalog, ps, s->nps, NULL, out);
+    for (int32_t k = 0; st && k < s->nps; k++) ps[k]->close(ps[k]);
+  }
+  tm_catalog_unref(catalog);
+  tm_free(ps, bytes);
+  return st;
+}
+
+static tm_status local_worker(tm_session *s, int32_t i, const tm_session_options *o,
+                              tm_err *err) {
+  tm_vars *vars = NULL;
+  tm_resources *res = NULL;
+  s->incarnation[i] = tm_random_id();
+  tm_worker_options opt = {i, s->nworker, o->threads, o->seed, s->incarnation[i]};
+  tm_status st = local_vars(s, &vars);
+  if (st == TM_OK) st = tm_resources_new(&res);
+  if (st) st = tm_nomem(err, "a worker");
+  if (st == TM_OK) st = tm_worker_local(&opt, vars, res, &s->link[i], err);
+  if (st) {
+    tm_vars_free(vars);
+    tm_resources_free(res);
+  }
+  return st;
+}
+
+tm_status tm_session_start_local(tm_session *s, const tm_session_options *o,
+                                 tm_err *err) {
+  char task[48];
+  for (int32_t k = 0; k < s->nps; k++) {
+    snprintf(task, sizeof task, "/job:ps/task:%d", k);
+    if (tm_store_new(task, &s->store[k])) return tm_nomem(err, "a ps");
+  }
+  if (local_clients(s, s->ps)) return tm_nomem(err, "a ps");
+  for (int32_t i = 0; i < s->nworker; i++) TM_TRY(local_worker(s, i, o, err));
+  return TM_OK;
+}
