@@ -119,7 +119,7 @@ while IFS=$'\t' read -r name _; do
   cat "$file.out" 2>/dev/null
   # Standard error is shown only for a job that failed.
   echo "@err"
-  tail -n 60 "$file.err" 2>/dev/null
+  head -n 120 "$file.err" 2>/dev/null
   echo
 done <"$OUT/jobs" | awk '
   function close_job(  why) {
