@@ -227,8 +227,8 @@ static tm_status op_infer(const tm_op *op, tm_infer *c, tm_err *err) {
 tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin,
                       const tm_attrs *attrs, tm_type *out, int32_t *nout, tm_err *err) {
   tm_infer c;
-  memset(&c, 0, sizeof c);
-  c.op = op;
+  c.op = op; /* out[] is large and filled by infer: not cleared */
+  c.nout = 0;
   c.nin = nin;
   c.in = in;
   c.attrs = attrs;
