@@ -1,32 +1,14 @@
 #include "cluster/session.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/mem.h"
 #include "cluster/session_parts.h"
 
-/*
- * Design.  The chief sees ps k of a session as lane base + k of its tm_vars; workers,
- * which know one cluster only, see ps k.  So a variable has two infos that differ in
- * the ps numbers of its shards.
- *
- * Invariants:
- *   (1) Lanes are never renumbered: a closed session leaves empty lanes behind.
- *   (2) Until a coordinator takes them the links are the session's.
- */
-static tm_var_info *session_shifted(const tm_var_info *info, int32_t by) {
-  tm_var_info *v;
-  if (tm_var_info_new(info->uid, info->dtype, &info->shape, info->name, info->user,
-                      info->nshard, &v))
-    return NULL;
-  memcpy(v->shard, info->shard, (size_t)info->nshard * sizeof *info->shard);
-  for (int32_t k = 0; k < v->nshard; k++) v->shard[k].ps += by;
-  return v;
-}
-
+/* Invariant: until a coordinator takes them the links are the session's. */
 static void session_free(tm_session *s) {
+  tm_vars_free(s->vars);
   for (int32_t i = 0; s->link && i < s->nworker; i++)
     if (s->link[i]) s->link[i]->close(s->link[i]);
   for (int32_t i = 0; s->ps && i < s->nps; i++)
@@ -48,13 +30,21 @@ static tm_status session_check_options(const tm_session_options *o, tm_err *err)
   return TM_OK;
 }
 
-tm_status tm_session_open(tm_chief *chief, const tm_session_options *opt,
-                          tm_session **out, tm_err *err) {
+static tm_status session_make_vars(tm_session *s) {
+  tm_catalog *catalog;
+  TM_TRY(tm_catalog_new(&catalog));
+  tm_status st = tm_vars_new(catalog, s->ps, s->nps, NULL, &s->vars);
+  tm_catalog_unref(catalog);
+  if (st == TM_OK) memset(s->ps, 0, (size_t)s->nps * sizeof(tm_ps_client *));
+  return st;
+}
+
+tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
+                          tm_err *err) {
   *out = NULL;
   TM_TRY(session_check_options(opt, err));
   tm_session *s = tm_calloc(1, sizeof *s);
   if (!s) return tm_nomem(err, "a session");
-  s->chief = chief;
   s->nworker = opt->nworker;
   s->nps = opt->nps;
   s->link = tm_calloc((size_t)s->nworker, sizeof(tm_worker_link *));
@@ -67,14 +57,11 @@ tm_status tm_session_open(tm_chief *chief, const tm_session_options *opt,
   if (st == TM_OK)
     st = opt->ps_address ? tm_session_start_remote(s, opt, err)
                          : tm_session_start_local(s, opt, err);
-  if (st == TM_OK)
-    st = tm_vars_add_lanes(tm_chief_vars(chief), s->ps, s->nps, &s->base);
+  if (st == TM_OK && session_make_vars(s)) st = tm_nomem(err, "a session");
   if (st) {
-    if (err && err->code == TM_OK) st = tm_nomem(err, "a session");
     session_free(s);
     return st;
   }
-  memset(s->ps, 0, (size_t)s->nps * sizeof(tm_ps_client *)); /* they are lanes now */
   *out = s;
   return TM_OK;
 }
@@ -82,15 +69,10 @@ tm_status tm_session_open(tm_chief *chief, const tm_session_options *opt,
 void tm_session_close(tm_session *s) {
   if (!s) return;
   TM_DCHECK(!s->coordinator);
-  for (int32_t i = 0; s->link && i < s->nworker; i++)
-    if (s->link[i]) {
-      s->link[i]->close(s->link[i]);
-      s->link[i] = NULL;
-    }
-  tm_vars_close_lanes(tm_chief_vars(s->chief), s->base, s->nps);
   session_free(s);
 }
 
+tm_vars *tm_session_vars(tm_session *s) { return s->vars; }
 int32_t tm_session_workers(const tm_session *s) { return s->nworker; }
 int32_t tm_session_ps(const tm_session *s) { return s->nps; }
 
@@ -103,12 +85,8 @@ static tm_status session_tell_workers(tm_session *s, tm_var_info *v, tm_err *err
 
 tm_status tm_session_create(tm_session *s, tm_var_info *info, const tm_init *init,
                             tm_tensor *const *piece, tm_err *err) {
-  tm_var_info *here = session_shifted(info, s->base);
-  if (!here) return tm_nomem(err, "a variable");
-  tm_vars *v = tm_chief_vars(s->chief);
-  tm_status st = piece ? tm_vars_create_pieces(v, here, piece, err)
-                       : tm_vars_create(v, here, init, err);
-  tm_var_info_unref(here);
+  tm_status st = piece ? tm_vars_create_pieces(s->vars, info, piece, err)
+                       : tm_vars_create(s->vars, info, init, err);
   return st ? st : session_tell_workers(s, info, err);
 }
 
@@ -133,29 +111,23 @@ void tm_session_coordinator_close(tm_session *s) {
   s->coordinator = NULL;
 }
 
-tm_status tm_session_check(tm_session *s, const tm_graph *g, tm_err *err) {
-  uint64_t *uid;
+tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64_t *uid,
+                             tm_err *err) {
+  uint64_t *all;
   size_t n;
-  tm_status st = TM_OK;
-  if (tm_graph_variables(g, &uid, &n)) return tm_nomem(err, "variables of a function");
-  for (size_t i = 0; i < n && st == TM_OK; i++) {
-    tm_var_info *v = tm_catalog_get(tm_chief_vars(s->chief)->catalog, uid[i]);
-    int32_t ps = v ? v->shard[0].ps : -1;
-    if (ps < s->base || ps >= s->base + s->nps)
-      st = tm_fail(err, TM_EINVAL,
-                   "%s: variable \"%s\" (%" PRIu64
-                   ") belongs to the chief alone or to another strategy; create it in "
-                   "strategy:scope",
-                   g->name, v ? v->name : "?", uid[i]);
+  *uid = 0;
+  if (tm_graph_variables(g, &all, &n)) return tm_nomem(err, "variables of a function");
+  for (size_t i = 0; i < n && !*uid; i++) {
+    tm_var_info *v = tm_catalog_get(s->vars->catalog, all[i]);
+    if (!v) *uid = all[i];
     tm_var_info_unref(v);
   }
-  tm_free(uid, n * sizeof *uid);
-  return st;
+  tm_free(all, n * sizeof *all);
+  return TM_OK;
 }
 
 tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_stats *out,
                               tm_err *err) {
-  tm_ps_client *c = tm_chief_vars(s->chief)->ps[s->base + ps];
-  if (!c) return tm_fail(err, TM_EPRECOND, "the strategy is closed");
+  tm_ps_client *c = s->vars->ps[ps];
   return c->stats(c, out, err);
 }

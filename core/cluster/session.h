@@ -1,13 +1,10 @@
 /*
- * session.h - what a chief has: its own variables, and clusters it is connected to.
+ * session.h - a chief's connection to one cluster: its ps, its workers.
  *
- * A tm_chief is the state of one host process: the catalogue of all variables, a local
- * store for those made outside strategies, iterators, and a tm_vars that reaches all of
- * them.  A tm_session is one cluster: ps as lanes of the chief's tm_vars from `base`
- * on, and a link to each worker.
+ * The session has a tm_vars of its own (lane k is ps k, no local store), a link to each
+ * worker, and for a cluster inside this process the stores themselves.
  *
- * Ownership: free sessions before their chief; tm_session_close closes links that no
- *            coordinator took.
+ * Ownership: tm_session_close closes what no coordinator took.
  * Threads:   the host's thread; links go to the coordinator.
  */
 #ifndef TM_CLUSTER_SESSION_H
@@ -17,15 +14,6 @@
 
 enum { TM_MAX_TASKS = 4096 };
 
-/* --- the chief --- */
-typedef struct tm_chief tm_chief;
-TM_CHECKED tm_status tm_chief_new(tm_chief **out, tm_err *err);
-void tm_chief_free(tm_chief *c);
-tm_vars *tm_chief_vars(tm_chief *c); /* borrowed; its state serves eager ops */
-tm_resources *tm_chief_resources(tm_chief *c); /* borrowed */
-uint64_t tm_chief_next_uid(tm_chief *c); /* for variables, iterators, optimizers */
-
-/* --- a cluster --- */
 typedef struct tm_session tm_session;
 
 typedef struct tm_session_options {
@@ -40,14 +28,15 @@ typedef struct tm_session_options {
 } tm_session_options;
 
 /* Start (in this process) or connect to the tasks of a cluster. */
-TM_CHECKED tm_status tm_session_open(tm_chief *chief, const tm_session_options *opt,
-                                     tm_session **out, tm_err *err);
-void tm_session_close(tm_session *s); /* after its coordinator; s may be NULL */
+TM_CHECKED tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
+                                     tm_err *err);
+void tm_session_close(tm_session *s);    /* after its coordinator; s may be NULL */
+tm_vars *tm_session_vars(tm_session *s); /* borrowed: for eager ops of the chief */
 int32_t tm_session_workers(const tm_session *s);
 int32_t tm_session_ps(const tm_session *s);
 
-/* Make a variable: info's shards name ps of this session from 0; it is made there, and
- * all workers are told.  piece: one value a shard, or NULL: init. */
+/* Make a variable on its ps and tell all workers.  piece: one value a shard, or NULL:
+ * init. */
 TM_CHECKED tm_status tm_session_create(tm_session *s, tm_var_info *info,
                                        const tm_init *init, tm_tensor *const *piece,
                                        tm_err *err);
@@ -56,9 +45,9 @@ TM_CHECKED tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
                                             tm_coordinator **out, tm_err *err);
 /* Free its coordinator (cancels, awaits, closes the links). */
 void tm_session_coordinator_close(tm_session *s);
-/* Every variable of g lives in this session; else TM_EINVAL names the first that does
- * not. */
-TM_CHECKED tm_status tm_session_check(tm_session *s, const tm_graph *g, tm_err *err);
+/* The first variable of g that is not of this session into *uid; 0: all are. */
+TM_CHECKED tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64_t *uid,
+                                        tm_err *err);
 TM_CHECKED tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_stats *out,
                                          tm_err *err);
 

@@ -8,13 +8,12 @@
 #include "cluster/session.h"
 
 struct tm_session {
-  tm_chief *chief;
-  int32_t base; /* lane of its first ps in the chief's tm_vars */
+  tm_vars *vars; /* the chief's */
   int32_t nworker, nps;
   tm_worker_link **link;       /* NULL once a coordinator took them */
   tm_coordinator *coordinator; /* borrowed: whoever asked for it frees it */
   tm_store **store;            /* of a cluster in this process */
-  tm_ps_client **ps;           /* the chief's own clients, before they become lanes */
+  tm_ps_client **ps;           /* the chief's clients, until vars takes them */
   uint64_t *incarnation;       /* of each worker */
   /* Tell every ps to refuse worker `index`; NULL: not needed. May block; called from
    * the coordinator's thread, so it uses clients of its own. */

@@ -222,32 +222,3 @@ void tm_vars_free(tm_vars *v) {
   tm_catalog_unref(v->catalog);
   tm_free(v, sizeof *v);
 }
-
-tm_status tm_vars_add_lanes(tm_vars *v, tm_ps_client *const *ps, int32_t n,
-                            int32_t *base) {
-  size_t old = (size_t)v->nps + 1, now = old + (size_t)n;
-  tm_ps_client **clients = tm_calloc(now, sizeof(tm_ps_client *));
-  tm_vars_lane *lanes = tm_calloc(now, sizeof *lanes);
-  if (!clients || !lanes) {
-    tm_free(clients, now * sizeof(tm_ps_client *));
-    tm_free(lanes, now * sizeof *lanes);
-    return TM_ENOMEM;
-  }
-  TM_DCHECK(!v->scratch->open);
-  memcpy(clients, v->ps, (size_t)v->nps * sizeof(tm_ps_client *));
-  memcpy(clients + v->nps, ps, (size_t)n * sizeof(tm_ps_client *));
-  tm_free(v->ps, old * sizeof(tm_ps_client *));
-  tm_free(v->scratch->lane, old * sizeof *lanes);
-  v->ps = clients;
-  v->scratch->lane = lanes;
-  *base = v->nps;
-  v->nps += n;
-  return TM_OK;
-}
-
-void tm_vars_close_lanes(tm_vars *v, int32_t base, int32_t n) {
-  for (int32_t k = base; k < base + n; k++) {
-    if (v->ps[k]) v->ps[k]->close(v->ps[k]);
-    v->ps[k] = NULL;
-  }
-}

@@ -41,12 +41,6 @@ struct tm_vars {
 TM_CHECKED tm_status tm_vars_new(tm_catalog *catalog, tm_ps_client *const *ps,
                                  int32_t nps, tm_ps_client *local, tm_vars **out);
 void tm_vars_free(tm_vars *v);
-/* Further ps behind the last; *base is the lane of the first. Takes the clients. */
-TM_CHECKED tm_status tm_vars_add_lanes(tm_vars *v, tm_ps_client *const *ps, int32_t n,
-                                       int32_t *base);
-/* Close n clients from lane `base` on; the lanes stay, empty. */
-void tm_vars_close_lanes(tm_vars *v, int32_t base, int32_t n);
-
 /* Make a variable on its ps (catalogue entry included).  `init` applies to the whole
  * variable; kind "value" is sliced by shard. */
 TM_CHECKED tm_status tm_vars_create(tm_vars *v, tm_var_info *info, const tm_init *init,
