@@ -24,6 +24,9 @@
  *   kernel  fills outputs whose shapes infer gave.  An op with TM_OP_DYNAMIC makes
  *           its outputs itself with tm_kctx_make.  May use ctx scratch memory.  Gets
  *           concrete shapes only.  Must not fail but for data errors (bad ids).
+ *           Strings of an output may point into bytes of the inputs or attributes:
+ *           whoever runs the kernel keeps those alive, or copies (not of
+ *           TM_OP_DYNAMIC: tm_kctx_give'n tensors own or keep their bytes).
  *   grad    emits ops (graph/grad.h) and gives one gradient an input, or none.
  *
  * Threads: ops are registered before use; after that the table is constant.
@@ -143,11 +146,30 @@ TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin
 
 /* Built-in op groups: one array per file core/graph/ops_*.c, listed here and in
  * ops.c (tm_ops_init walks them). */
-#define TM_OP_GROUPS(X)                                                             \
-  X(math)                                                                           \
-  X(compare)                                                                        \
-  X(reduce) X(cum) X(shape) X(index) X(segment) X(linalg) X(create) X(random) X(nn) \
-      X(loss) X(strings) X(state) X(control) X(check)
+#define TM_OP_GROUPS(X) \
+  X(math)               \
+  X(compare)            \
+  X(reduce)             \
+  X(cum)                \
+  X(shape)              \
+  X(slice)              \
+  X(pack)               \
+  X(encode)             \
+  X(index)              \
+  X(sparse)             \
+  X(segment)            \
+  X(linalg)             \
+  X(einsum)             \
+  X(create)             \
+  X(random)             \
+  X(nn)                 \
+  X(softmax)            \
+  X(loss)               \
+  X(strings)            \
+  X(lookup)             \
+  X(state)              \
+  X(control)            \
+  X(check)
 typedef struct tm_op_group {
   const tm_op *ops;
   int32_t n;
