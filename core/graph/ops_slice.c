@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "graph/infer.h"
 #include "graph/rules.h"
+#include "kernel/elementwise.h"
 
 /*
  * Design.  slice, narrow and select are one thing: on each axis a first position, a
@@ -283,7 +284,7 @@ static tm_status pad_kernel(tm_kctx *c) {
   char value[sizeof(tm_str)];
   int64_t off;
   pad_value(c->in[0].dtype, tm_at_float(c->attrs, 2), value);
-  tm_k_fill(c->out[0].data, value, tm_view_count(&c->out[0]), elem);
+  tm_k_fill(c->out[0].data, value, elem, (size_t)tm_view_count(&c->out[0]));
   if (tm_view_count(&c->in[0]) == 0) return TM_OK;
   tm_k_walk w = pad_walk(&c->attrs->a[0], &c->in[0].shape, &c->out[0].shape, &off);
   tm_k_write_strided((char *)c->out[0].data + (size_t)off * elem, c->in[0].data, &w,

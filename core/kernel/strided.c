@@ -203,15 +203,3 @@ void tm_k_get_columns(void *out, const void *in, size_t pitch, int64_t rows,
   for (int64_t r = 0; r < rows; r++, to += bytes, from += pitch)
     copy_row(to, from, bytes);
 }
-
-void tm_k_fill(void *out, const void *value, int64_t n, size_t elem) {
-  const char *v = value;
-  bool zero = true;
-  for (size_t i = 0; i < elem; i++) zero = zero && v[i] == 0;
-  if (zero) {
-    if (n > 0) memset(out, 0, (size_t)n * elem);
-    return;
-  }
-  tm_k_walk w = {1, {n}, {0}};
-  tm_k_read_strided(out, value, &w, elem);
-}

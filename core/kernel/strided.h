@@ -38,7 +38,4 @@ void tm_k_put_columns(void *out, size_t pitch, const void *in, int64_t rows,
 void tm_k_get_columns(void *out, const void *in, size_t pitch, int64_t rows,
                       size_t bytes);
 
-/* n elements of `elem` bytes, each a copy of *value. */
-void tm_k_fill(void *out, const void *value, int64_t n, size_t elem);
-
 #endif
