@@ -36,8 +36,8 @@ void tm_dataset_unref(tm_dataset *ds); /* ds may be NULL */
 /* Tensors an element has, and their types (-1: a size that varies). */
 int32_t tm_dataset_width(const tm_dataset *ds);
 const tm_type *tm_dataset_types(const tm_dataset *ds);
-/* Name of tensor i as its file gives it: csv columns; NULL for everything else and
- * after a transform that changes elements. */
+/* Name of tensor i as its file gives it: csv columns, also after transforms that
+ * leave elements as they are or stack them; NULL for everything else. */
 const char *tm_dataset_name(const tm_dataset *ds, int32_t i);
 /* Number of elements, TM_DATA_INFINITE or TM_DATA_UNKNOWN, by TensorFlow's rules. */
 int64_t tm_dataset_cardinality(const tm_dataset *ds);

@@ -37,8 +37,8 @@ TM_CHECKED tm_status tm_dataset_iterate(tm_dataset *ds, const tm_iter_env *env,
 
 /* The next element: tm_dataset_width() tensors, a reference each.
  * TM_ERANGE: the data ended (also every time after).  Other errors belong to one
- * element; a later call goes on behind it where that is possible.  On failure out
- * is untouched. */
+ * element; a later call goes on behind it where that is possible.  On failure
+ * out has no references. */
 TM_CHECKED tm_status tm_iter_next(tm_iter *it, tm_tensor **out, tm_err *err);
 
 /* Start again as a fresh iterator of the next epoch. */
