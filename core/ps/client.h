@@ -4,7 +4,9 @@
  *
  * begin sends, wait blocks until the answer is in (spinning shortly, then sleeping);
  * a caller begins on several ps and then waits for each.  At most one request is
- * outstanding a client.  A lost connection is TM_EUNAVAILABLE with the ps's name.
+ * outstanding a client.  begin and wait fail only when there is no answer (a lost
+ * connection is TM_EUNAVAILABLE with the ps's name); what the ps says of the request is
+ * in the request.
  *
  * Ownership: close frees it.  Threads: one at a time.
  */

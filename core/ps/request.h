@@ -3,8 +3,8 @@
  *
  * In one process a request is handed to the store as it is (views point at the
  * caller's memory, dense reads share the store's version); over a socket it is one
- * frame each way (ps/wire.h).  UPDATEs are applied first, in order, then the READs
- * are answered; both parts have a status of their own.
+ * frame each way (cluster/ps_wire.h).  UPDATEs are applied first, in order, then the
+ * READs are answered; both parts have a status of their own.
  *
  * Row ids here are local to the shard (0-based), unique within one item for
  * APPLY_ROWS; summed by the sender.

@@ -28,7 +28,8 @@ typedef struct tm_rule {
   /* Slots that these hyper-parameters need: names, and the value they start with. */
   int32_t (*slots)(const double *hyper, const char *name[TM_RULE_MAX_SLOTS],
                    double start[TM_RULE_MAX_SLOTS]);
-  /* n elements of x, gradient g, slots s[k]; in place. */
+  /* n elements of x, gradient g, slots s[k]; in place.  hyper has TM_RULE_MAX_HYPER
+   * entries. */
   void (*apply_f32)(float *x, const float *g, float *const *s, int64_t n,
                     const double *hyper, int64_t t);
   void (*apply_f64)(double *x, const double *g, double *const *s, int64_t n,

@@ -3,7 +3,8 @@
  *
  * A dense shard is a versioned buffer: a reader takes a reference to the current
  * version, a writer works in place when nobody holds it and on a copy when somebody
- * does (at most one extra version; then the writer waits for readers).  A shard
+ * does.  There is at most one extra version: while it is held, readers get copies of
+ * their own, so a writer never waits for them (see ps/shard.c).  A shard
  * that was ever used by rows (gathered, scattered, applied by rows) is a row table:
  * it is updated in place under striped row locks and dense reads copy under them.
  * Slots of an optimizer are made at its first APPLY, beside the shard.
@@ -31,7 +32,8 @@ typedef struct tm_shard_spec {
 
 /* task: "/job:ps/task:0", for errors. */
 TM_CHECKED tm_status tm_store_new(const char *task, tm_store **out);
-void tm_store_free(tm_store *s);
+void tm_store_free(tm_store *s);              /* s may be NULL */
+const char *tm_store_task(const tm_store *s); /* a char[48] */
 /* TM_EEXISTS when there is one with another shape or dtype; the same again is fine
  * and re-initialises nothing. */
 TM_CHECKED tm_status tm_store_create(tm_store *s, const tm_shard_spec *spec,
@@ -41,6 +43,8 @@ void tm_store_drop(tm_store *s, uint64_t uid, uint32_t shard);
 tm_status tm_store_handle(tm_store *s, tm_ps_request *rq);
 /* Refuse this incarnation's UPDATEs from now on (TM_EABORTED). */
 void tm_store_refuse(tm_store *s, uint64_t incarnation);
+/* For a new coordinator, which counts closures from 1 again: forget all tokens. */
+void tm_store_forget_tokens(tm_store *s);
 
 typedef struct tm_store_stats {
   uint64_t reads, updates;      /* requests with that part, from workers */

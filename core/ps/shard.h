@@ -1,0 +1,79 @@
+/*
+ * shard.h - one shard: its elements, its versions, its slots.
+ *
+ * Two lives.  Dense: `cur` is the current version; whoever reads takes a reference,
+ * whoever writes calls tm_shard_writable first.  Table (since it was first used by
+ * rows): one version for ever, changed in place under striped locks.
+ *
+ * Ownership: refcounted, so that a shard dropped while requests work on it lives on
+ *            until they are done.
+ * Threads:   what says "under mu" wants tm_shard_lock; the rest may be called from any.
+ */
+#ifndef TM_PS_SHARD_H
+#define TM_PS_SHARD_H
+
+#include <pthread.h>
+
+#include "ps/request.h"
+#include "ps/rule.h"
+#include "ps/store.h"
+
+typedef struct tm_stripe {
+  _Alignas(64) atomic_uint locked;
+} tm_stripe;
+
+enum { TM_STRIPES = 64 };
+
+/* One slot array, of the shard's shape and dtype. */
+typedef struct tm_slot {
+  struct tm_slot *next;
+  uint64_t optimizer;
+  tm_tensor *t;
+  char name[24];
+} tm_slot;
+
+typedef struct tm_shard {
+  atomic_int refs;
+  struct tm_shard *next; /* the store's: next shard of the variable here */
+  uint64_t uid;
+  uint32_t index;
+  tm_dtype dtype;
+  bool user;
+  tm_shape shape, full_shape;
+  int64_t rows, width; /* width: elements a row */
+  size_t row_bytes;
+
+  pthread_mutex_t mu;
+  tm_tensor *cur; /* under mu; constant once `table` */
+  tm_tensor *old; /* under mu: the version before, or a spare one; may be NULL */
+  atomic_bool table;
+  tm_stripe *stripe; /* TM_STRIPES, set before `table` */
+  int shift;         /* 1 << shift rows share a stripe in turn */
+  _Atomic(tm_slot *) slots;
+} tm_shard;
+
+TM_CHECKED tm_status tm_shard_new(const tm_shard_spec *spec, tm_shard **out,
+                                  tm_err *err);
+tm_shard *tm_shard_ref(tm_shard *sh);
+void tm_shard_unref(tm_shard *sh); /* sh may be NULL */
+
+void tm_shard_lock(tm_shard *sh);
+void tm_shard_unlock(tm_shard *sh);
+bool tm_shard_is_table(const tm_shard *sh);
+TM_CHECKED tm_status tm_shard_make_table(tm_shard *sh, tm_err *err);
+/* Under mu, not a table: after it nobody else sees `cur`. */
+TM_CHECKED tm_status tm_shard_writable(tm_shard *sh, tm_err *err);
+/* Make the slots that (rule, hyper) needs and does not find. */
+TM_CHECKED tm_status tm_shard_make_slots(tm_shard *sh, uint64_t optimizer,
+                                         const tm_rule *rule, const double *hyper,
+                                         tm_err *err);
+
+/* Apply one checked update.  Dense kinds: under mu, and writable unless a table. */
+void tm_shard_apply(tm_shard *sh, const tm_ps_update *up);
+/* Answer one checked read; DENSE under mu.  SLOT: TM_ENOTFOUND. */
+TM_CHECKED tm_status tm_shard_read(tm_shard *sh, tm_ps_read *rd, tm_err *err);
+
+size_t tm_shard_bytes(tm_shard *sh); /* elements, slots, the extra version */
+uint64_t tm_shard_count_slots(tm_shard *sh);
+
+#endif

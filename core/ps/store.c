@@ -1,0 +1,417 @@
+#include "ps/store.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "ps/shard.h"
+#include "ps/tokens.h"
+
+/*
+ * Design.  A request is worked off in phases: find and check everything, take the
+ * token, lock the dense shards, make them writable, apply, unlock.  What can fail comes
+ * before the first change, so an UPDATE applies in full or not at all, and the dense
+ * shards of one request change at one moment; a READ's dense shards are taken at one
+ * moment too.
+ *
+ * Invariants:
+ *   (1) `map` holds, by uid, a list of the variable's shards here.  Guarded by `lock`.
+ *   (2) A plan holds a reference on each of its shards.
+ *   (3) Shards are locked in order of their addresses, each once.
+ */
+struct tm_store {
+  char task[48];
+  pthread_rwlock_t lock;
+  tm_map *map;
+  tm_tokens *tokens;
+  atomic_ullong reads, updates, bytes_in, bytes_out;
+};
+
+enum { STORE_INLINE = 32 };
+
+/* The shards of one half of a request. */
+typedef struct store_plan {
+  int32_t n, nlock;
+  tm_shard **sh;     /* n, one an item */
+  tm_shard **locked; /* dense ones in order of address, each once */
+  tm_shard *few[2 * STORE_INLINE];
+} store_plan;
+
+tm_status tm_store_new(const char *task, tm_store **out) {
+  *out = NULL;
+  tm_store *s = tm_calloc(1, sizeof *s);
+  if (!s) return TM_ENOMEM;
+  strncpy(s->task, task, sizeof s->task - 1);
+  if (tm_map_new(&s->map) || tm_tokens_new(&s->tokens)) {
+    tm_map_free(s->map);
+    tm_free(s, sizeof *s);
+    return TM_ENOMEM;
+  }
+  pthread_rwlock_init(&s->lock, NULL);
+  *out = s;
+  return TM_OK;
+}
+
+static void store_free_list(tm_shard *sh) {
+  for (tm_shard *next; sh; sh = next) {
+    next = sh->next;
+    tm_shard_unref(sh);
+  }
+}
+
+void tm_store_free(tm_store *s) {
+  if (!s) return;
+  size_t pos = 0;
+  void *list;
+  while (tm_map_next(s->map, &pos, NULL, NULL, NULL, &list)) store_free_list(list);
+  tm_map_free(s->map);
+  tm_tokens_free(s->tokens);
+  pthread_rwlock_destroy(&s->lock);
+  tm_free(s, sizeof *s);
+}
+
+const char *tm_store_task(const tm_store *s) { return s->task; }
+
+/* --- shards come and go --- */
+
+static tm_shard *store_find(tm_store *s, uint64_t uid, uint32_t shard) {
+  tm_shard *sh = tm_map_get(s->map, uid);
+  while (sh && sh->index != shard) sh = sh->next;
+  return sh;
+}
+
+static tm_status store_same(const tm_shard *sh, const tm_shard_spec *sp, tm_err *err) {
+  if (sh->dtype == sp->dtype && tm_shape_equal(&sh->shape, &sp->shape)) return TM_OK;
+  char a[96], b[96];
+  return tm_fail(err, TM_EEXISTS, "variable %" PRIx64 " exists as %s %s, not %s %s",
+                 sp->uid, tm_dtype_name(sh->dtype),
+                 tm_shape_text(&sh->shape, a, sizeof a), tm_dtype_name(sp->dtype),
+                 tm_shape_text(&sp->shape, b, sizeof b));
+}
+
+static tm_status store_insert(tm_store *s, tm_shard *sh, tm_err *err) {
+  sh->next = tm_map_get(s->map, sh->uid);
+  if (tm_map_put(s->map, sh->uid, sh)) return tm_nomem(err, "a variable's entry");
+  return TM_OK;
+}
+
+static tm_status store_create(tm_store *s, const tm_shard_spec *sp, tm_err *err) {
+  pthread_rwlock_rdlock(&s->lock);
+  tm_shard *there = store_find(s, sp->uid, sp->shard);
+  tm_status st = there ? store_same(there, sp, err) : TM_OK;
+  pthread_rwlock_unlock(&s->lock);
+  if (there || st) return st;
+  tm_shard *sh;
+  TM_TRY(tm_shard_new(sp, &sh, err)); /* outside the lock: it may take long */
+  pthread_rwlock_wrlock(&s->lock);
+  there = store_find(s, sp->uid, sp->shard);
+  st = there ? store_same(there, sp, err) : store_insert(s, sh, err);
+  pthread_rwlock_unlock(&s->lock);
+  if (there || st) tm_shard_unref(sh);
+  return st;
+}
+
+static void store_name_task(const tm_store *s, tm_err *err) {
+  if (err && !err->task[0]) memcpy(err->task, s->task, sizeof s->task);
+}
+
+tm_status tm_store_create(tm_store *s, const tm_shard_spec *sp, tm_err *err) {
+  tm_status st = store_create(s, sp, err);
+  if (st) store_name_task(s, err);
+  return st;
+}
+
+/* Unlink from the list of its variable; the caller holds the lock. */
+static tm_shard *store_take_out(tm_store *s, uint64_t uid, uint32_t shard) {
+  tm_shard *sh = store_find(s, uid, shard), *first = tm_map_get(s->map, uid);
+  if (!sh) return NULL;
+  if (first != sh) {
+    while (first->next != sh) first = first->next;
+    first->next = sh->next;
+  } else if (!sh->next || tm_map_put(s->map, uid, sh->next)) {
+    tm_map_del(s->map, uid); /* replacing a value in place does not fail */
+  }
+  return sh;
+}
+
+void tm_store_drop(tm_store *s, uint64_t uid, uint32_t shard) {
+  pthread_rwlock_wrlock(&s->lock);
+  tm_shard *sh = store_take_out(s, uid, shard);
+  pthread_rwlock_unlock(&s->lock);
+  tm_shard_unref(sh);
+}
+
+/* --- plans --- */
+
+static size_t store_plan_bytes(int32_t n) { return (size_t)n * 2 * sizeof(tm_shard *); }
+
+static tm_status store_plan_init(store_plan *p, int32_t n, tm_err *err) {
+  p->n = p->nlock = 0;
+  p->sh = p->few;
+  if (n < 0 || n > TM_PS_MAX_ITEMS)
+    return tm_fail(err, TM_EINVAL, "a request of %d items: at most %d", n,
+                   (int)TM_PS_MAX_ITEMS);
+  if (n > STORE_INLINE && !(p->sh = tm_malloc(store_plan_bytes(n))))
+    return tm_nomem(err, "a request");
+  p->locked = p->sh + n;
+  return TM_OK;
+}
+
+static void store_plan_release(store_plan *p, int32_t n) {
+  for (int32_t i = 0; i < p->n; i++) tm_shard_unref(p->sh[i]);
+  if (p->sh != p->few) tm_free(p->sh, store_plan_bytes(n));
+}
+
+static tm_status store_plan_add(tm_store *s, store_plan *p, uint64_t uid,
+                                uint32_t shard, tm_err *err) {
+  pthread_rwlock_rdlock(&s->lock);
+  tm_shard *sh = store_find(s, uid, shard);
+  if (sh) tm_shard_ref(sh);
+  pthread_rwlock_unlock(&s->lock);
+  if (!sh)
+    return tm_fail(err, TM_ENOTFOUND,
+                   "variable %" PRIx64
+                   " (shard %u) is not here: it was dropped, or this "
+                   "ps was started anew",
+                   uid, (unsigned)shard);
+  p->sh[p->n++] = sh;
+  return TM_OK;
+}
+
+/* Note a shard to lock: sorted insertion, once (3). */
+static void store_plan_lock(store_plan *p, tm_shard *sh) {
+  int32_t lo = 0, hi = p->nlock;
+  while (lo < hi) {
+    int32_t mid = (lo + hi) / 2;
+    if ((uintptr_t)p->locked[mid] < (uintptr_t)sh)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  if (lo < p->nlock && p->locked[lo] == sh) return;
+  memmove(&p->locked[lo + 1], &p->locked[lo],
+          (size_t)(p->nlock - lo) * sizeof(tm_shard *));
+  p->locked[lo] = sh;
+  p->nlock++;
+}
+
+static void store_lock_all(store_plan *p) {
+  for (int32_t i = 0; i < p->nlock; i++) tm_shard_lock(p->locked[i]);
+}
+
+static void store_unlock_all(store_plan *p) {
+  for (int32_t i = p->nlock; i-- > 0;) tm_shard_unlock(p->locked[i]);
+}
+
+/* --- checks --- */
+
+static tm_status store_check_view(const tm_shard *sh, const tm_view *v,
+                                  const tm_shape *want, const char *what, tm_err *err) {
+  if (v->dtype == sh->dtype && tm_shape_equal(&v->shape, want)) return TM_OK;
+  char a[96], b[96];
+  return tm_fail(err, TM_EINVAL, "variable %" PRIx64 ": %s is %s %s, not %s %s",
+                 sh->uid, what, tm_dtype_name(v->dtype),
+                 tm_shape_text(&v->shape, a, sizeof a), tm_dtype_name(sh->dtype),
+                 tm_shape_text(want, b, sizeof b));
+}
+
+static tm_status store_check_ids(const tm_shard *sh, const tm_view *ids, tm_err *err) {
+  if (sh->shape.rank < 1)
+    return tm_fail(err, TM_EINVAL, "variable %" PRIx64 " is a scalar: it has no rows",
+                   sh->uid);
+  if (ids->dtype != TM_I64 || ids->shape.rank != 1 || !ids->data)
+    return tm_fail(err, TM_EINVAL, "variable %" PRIx64 ": row ids are a list of int64",
+                   sh->uid);
+  const int64_t *id = ids->data;
+  for (int64_t i = 0; i < ids->shape.dim[0]; i++)
+    if (id[i] < 0 || id[i] >= sh->rows)
+      return tm_fail(err, TM_EINVAL,
+                     "variable %" PRIx64 " has no row %" PRId64
+                     ": shard %u has %" PRId64 " rows, ids count from 0",
+                     sh->uid, id[i], (unsigned)sh->index, sh->rows);
+  return TM_OK;
+}
+
+static tm_status store_check_rule(tm_shard *sh, const tm_ps_update *up, tm_err *err) {
+  const tm_rule *rule = up->rule ? tm_rule_find(up->rule) : NULL;
+  if (!rule)
+    return tm_fail(err, TM_EINVAL, "update rule \"%s\" is not known to this ps",
+                   up->rule ? up->rule : "");
+  if (!tm_dtype_is_float(sh->dtype))
+    return tm_fail(err, TM_EINVAL, "variable %" PRIx64 ": %s cannot be trained by %s",
+                   sh->uid, tm_dtype_name(sh->dtype), rule->name);
+  if (up->nhyper < rule->min_hyper || up->nhyper > rule->max_hyper || up->t < 1)
+    return tm_fail(err, TM_EINVAL,
+                   "%s: %d hyper-parameters and step %" PRId64
+                   "; it takes %d to %d, steps count from 1",
+                   rule->name, up->nhyper, up->t, rule->min_hyper, rule->max_hyper);
+  return tm_shard_make_slots(sh, up->optimizer, rule, up->hyper, err);
+}
+
+static bool store_is_rows(tm_ps_up_kind k) {
+  return k == TM_PS_APPLY_ROWS || (k >= TM_PS_SCATTER_SET && k <= TM_PS_SCATTER_SUB);
+}
+
+static bool store_is_sum(tm_ps_up_kind k) {
+  return k == TM_PS_ADD || k == TM_PS_SUB || k == TM_PS_SCATTER_ADD ||
+         k == TM_PS_SCATTER_SUB;
+}
+
+static tm_status store_check_update(tm_shard *sh, const tm_ps_update *up, tm_err *err) {
+  tm_shape want = sh->shape;
+  bool rows = store_is_rows(up->kind);
+  if (up->kind < TM_PS_ASSIGN || up->kind > TM_PS_APPLY_ROWS || (!rows && up->ids.data))
+    return tm_fail(err, TM_EINVAL, "update of kind %d is not known", (int)up->kind);
+  if (rows) {
+    TM_TRY(store_check_ids(sh, &up->ids, err));
+    want.dim[0] = up->ids.shape.dim[0];
+  }
+  TM_TRY(store_check_view(sh, &up->value, &want, "the value", err));
+  if (store_is_sum(up->kind) && sh->dtype == TM_BOOL)
+    return tm_fail(err, TM_EINVAL, "variable %" PRIx64 ": bool values do not add up",
+                   sh->uid);
+  if (up->kind == TM_PS_APPLY || up->kind == TM_PS_APPLY_ROWS)
+    TM_TRY(store_check_rule(sh, up, err));
+  return rows ? tm_shard_make_table(sh, err) : TM_OK;
+}
+
+static tm_status store_check_read(tm_shard *sh, const tm_ps_read *rd, tm_err *err) {
+  tm_shape want = sh->shape;
+  if (rd->kind < TM_PS_DENSE || rd->kind > TM_PS_SLOT)
+    return tm_fail(err, TM_EINVAL, "read of kind %d is not known", (int)rd->kind);
+  if (rd->kind != TM_PS_ROWS)
+    return rd->dst.data ? store_check_view(sh, &rd->dst, &want, "its place", err)
+                        : TM_OK;
+  TM_TRY(store_check_ids(sh, &rd->ids, err));
+  want.dim[0] = rd->ids.shape.dim[0];
+  TM_TRY(store_check_view(sh, &rd->dst, &want, "the place of rows", err));
+  if (!rd->dst.data && !rd->rows_at)
+    return tm_fail(err, TM_EINVAL, "variable %" PRIx64 ": rows have no place", sh->uid);
+  return tm_shard_make_table(sh, err);
+}
+
+/* --- the two halves --- */
+
+static tm_status store_plan_updates(tm_store *s, tm_ps_request *rq, store_plan *p) {
+  for (int32_t i = 0; i < rq->nup; i++) {
+    const tm_ps_update *up = &rq->up[i];
+    TM_TRY(store_plan_add(s, p, up->uid, up->shard, &rq->err));
+    TM_TRY(store_check_update(p->sh[i], up, &rq->err));
+    if (!store_is_rows(up->kind)) store_plan_lock(p, p->sh[i]);
+  }
+  return TM_OK;
+}
+
+static tm_status store_apply_all(tm_ps_request *rq, store_plan *p) {
+  tm_status st = TM_OK;
+  store_lock_all(p);
+  for (int32_t i = 0; i < p->nlock && st == TM_OK; i++)
+    if (!tm_shard_is_table(p->locked[i]))
+      st = tm_shard_writable(p->locked[i], &rq->err);
+  for (int32_t i = 0; i < rq->nup && st == TM_OK; i++)
+    tm_shard_apply(p->sh[i], &rq->up[i]);
+  store_unlock_all(p);
+  return st;
+}
+
+static tm_status store_updates(tm_store *s, tm_ps_request *rq) {
+  store_plan p;
+  TM_TRY(store_plan_init(&p, rq->nup, &rq->err));
+  tm_status st = store_plan_updates(s, rq, &p);
+  bool repeat = false;
+  uint64_t before = 0;
+  if (st == TM_OK)
+    st = tm_tokens_take(s->tokens, &rq->token, &repeat, &before, &rq->err);
+  if (st == TM_OK && !repeat) {
+    st = store_apply_all(rq, &p);
+    if (st) tm_tokens_undo(s->tokens, &rq->token, before);
+  }
+  store_plan_release(&p, rq->nup);
+  return st;
+}
+
+static tm_status store_plan_reads(tm_store *s, tm_ps_request *rq, store_plan *p) {
+  for (int32_t i = 0; i < rq->nrd; i++) {
+    const tm_ps_read *rd = &rq->rd[i];
+    TM_TRY(store_plan_add(s, p, rd->uid, rd->shard, &rq->err));
+    TM_TRY(store_check_read(p->sh[i], rd, &rq->err));
+    if (rd->kind != TM_PS_ROWS) store_plan_lock(p, p->sh[i]);
+  }
+  return TM_OK;
+}
+
+static void store_forget_reads(tm_ps_request *rq) {
+  for (int32_t i = 0; i < rq->nrd; i++) {
+    tm_tensor_unref(rq->rd[i].out);
+    rq->rd[i].out = NULL;
+  }
+}
+
+static tm_status store_reads(tm_store *s, tm_ps_request *rq) {
+  store_plan p;
+  for (int32_t i = 0; i < rq->nrd; i++) rq->rd[i].out = NULL;
+  TM_TRY(store_plan_init(&p, rq->nrd, &rq->err));
+  tm_status st = store_plan_reads(s, rq, &p);
+  if (st == TM_OK) {
+    store_lock_all(&p);
+    for (int32_t i = 0; i < rq->nrd && st == TM_OK; i++)
+      if (rq->rd[i].kind != TM_PS_ROWS)
+        st = tm_shard_read(p.sh[i], &rq->rd[i], &rq->err);
+    store_unlock_all(&p);
+    for (int32_t i = 0; i < rq->nrd && st == TM_OK; i++)
+      if (rq->rd[i].kind == TM_PS_ROWS)
+        st = tm_shard_read(p.sh[i], &rq->rd[i], &rq->err);
+  }
+  if (st) store_forget_reads(rq);
+  store_plan_release(&p, rq->nrd);
+  return st;
+}
+
+static void store_count(tm_store *s, const tm_ps_request *rq) {
+  uint64_t in = 0, out = 0;
+  for (int32_t i = 0; i < rq->nup; i++) in += tm_view_bytes(&rq->up[i].value);
+  for (int32_t i = 0; i < rq->nrd && rq->rd_status == TM_OK; i++)
+    out += tm_view_bytes(rq->rd[i].out ? &rq->rd[i].out->v : &rq->rd[i].dst);
+  atomic_fetch_add(&s->updates, rq->nup > 0);
+  atomic_fetch_add(&s->reads, rq->nrd > 0);
+  atomic_fetch_add(&s->bytes_in, in);
+  atomic_fetch_add(&s->bytes_out, out);
+}
+
+tm_status tm_store_handle(tm_store *s, tm_ps_request *rq) {
+  tm_err_clear(&rq->err);
+  rq->up_status = rq->nup ? store_updates(s, rq) : TM_OK;
+  tm_err first = rq->err;
+  rq->rd_status = rq->nrd ? store_reads(s, rq) : TM_OK;
+  if (rq->up_status) rq->err = first;
+  tm_status worse = rq->up_status ? rq->up_status : rq->rd_status;
+  if (worse) store_name_task(s, &rq->err);
+  if (rq->token.closure) store_count(s, rq);
+  return worse;
+}
+
+void tm_store_refuse(tm_store *s, uint64_t incarnation) {
+  tm_tokens_refuse(s->tokens, incarnation);
+}
+
+void tm_store_forget_tokens(tm_store *s) { tm_tokens_forget(s->tokens); }
+
+void tm_store_get_stats(tm_store *s, tm_store_stats *out) {
+  memset(out, 0, sizeof *out);
+  out->reads = atomic_load(&s->reads);
+  out->updates = atomic_load(&s->updates);
+  out->bytes_in = atomic_load(&s->bytes_in);
+  out->bytes_out = atomic_load(&s->bytes_out);
+  pthread_rwlock_rdlock(&s->lock);
+  size_t pos = 0;
+  void *list;
+  while (tm_map_next(s->map, &pos, NULL, NULL, NULL, &list))
+    for (tm_shard *sh = list; sh; sh = sh->next) {
+      out->variables += sh->user;
+      out->slots += tm_shard_count_slots(sh);
+      out->bytes_held += tm_shard_bytes(sh);
+    }
+  pthread_rwlock_unlock(&s->lock);
+}
