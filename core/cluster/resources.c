@@ -12,8 +12,9 @@
  * since mark, and `back`, what a rollback returned (given out first by later calls).
  *
  * Invariants:
- *   (1) Only the compute thread touches an entry's lists and iterator; `mu` guards the
- *       map and `users`, so del from another thread waits until next has returned.
+ *   (1) Only the compute thread touches an entry's lists and iterator while it is busy;
+ *       `mu` guards the map and the flags.  An entry deleted while busy is freed by the
+ *       compute thread, so del never waits.
  *   (2) given is only filled between mark and commit or rollback.
  */
 enum { RES_MAX_GIVEN = 64 };
@@ -30,13 +31,12 @@ typedef struct res_list {
 
 typedef struct res_entry {
   tm_iter *it;
-  bool busy; /* guarded by mu */
+  bool busy, dead; /* guarded by mu */
   res_list given, back;
 } res_entry;
 
 struct tm_resources {
   pthread_mutex_t mu;
-  pthread_cond_t idle;
   tm_map *by_uid;
   bool marking;
 };
@@ -68,7 +68,6 @@ tm_status tm_resources_new(tm_resources **out) {
     return TM_ENOMEM;
   }
   pthread_mutex_init(&r->mu, NULL);
-  pthread_cond_init(&r->idle, NULL);
   *out = r;
   return TM_OK;
 }
@@ -80,7 +79,6 @@ void tm_resources_free(tm_resources *r) {
   while (tm_map_next(r->by_uid, &pos, NULL, NULL, NULL, &e)) res_entry_free(e);
   tm_map_free(r->by_uid);
   pthread_mutex_destroy(&r->mu);
-  pthread_cond_destroy(&r->idle);
   tm_free(r, sizeof *r);
 }
 
@@ -98,9 +96,10 @@ tm_status tm_resources_add(tm_resources *r, uint64_t uid, tm_iter *it) {
 void tm_resources_del(tm_resources *r, uint64_t uid) {
   pthread_mutex_lock(&r->mu);
   res_entry *e = tm_map_del(r->by_uid, uid);
-  while (e && e->busy) pthread_cond_wait(&r->idle, &r->mu);
+  bool later = e && e->busy;
+  if (later) e->dead = true;
   pthread_mutex_unlock(&r->mu);
-  res_entry_free(e);
+  if (!later) res_entry_free(e);
 }
 
 static res_entry *res_take(tm_resources *r, uint64_t uid) {
@@ -114,8 +113,9 @@ static res_entry *res_take(tm_resources *r, uint64_t uid) {
 static void res_put(tm_resources *r, res_entry *e) {
   pthread_mutex_lock(&r->mu);
   e->busy = false;
-  pthread_cond_broadcast(&r->idle);
+  bool dead = e->dead;
   pthread_mutex_unlock(&r->mu);
+  if (dead) res_entry_free(e);
 }
 
 /* Remember what was given; a full list forgets nothing but stops remembering more,

@@ -18,7 +18,7 @@ TM_CHECKED tm_status tm_resources_new(tm_resources **out);
 void tm_resources_free(tm_resources *r);
 /* Takes the iterator. TM_EEXISTS. */
 TM_CHECKED tm_status tm_resources_add(tm_resources *r, uint64_t uid, tm_iter *it);
-void tm_resources_del(tm_resources *r, uint64_t uid); /* when its use has ended */
+void tm_resources_del(tm_resources *r, uint64_t uid); /* freed once it is not in use */
 /* The next element of an iterator: n tensors. TM_ENOTFOUND, TM_ERANGE at the end. */
 TM_CHECKED tm_status tm_resources_next(tm_resources *r, uint64_t uid, tm_tensor **out,
                                        int32_t n, tm_err *err);

@@ -8,7 +8,7 @@ local ClusterSpec = {}
 ClusterSpec.__index = ClusterSpec
 ClusterSpec.__name = "tm.ClusterSpec"
 
-local function bad(fmt, ...) errors.raise("invalid_argument", "ClusterSpec: " .. fmt:format(...)) end
+local function bad(fmt, ...) errors.raise("invalid_argument", "ClusterSpec: " .. fmt, ...) end
 
 local function tasks_of(job, value)
   if type(value) ~= "table" then

@@ -4,7 +4,7 @@
 --- TensorFlow's sharded_variable.py; where its documentation and code differ, the code.
 
 local errors = require "tidemill.errors"
-local options = require "tidemill.options"
+local options = require "tidemill.lib.options"
 
 local M = {}
 
@@ -15,8 +15,7 @@ local dtype_bytes = {
 
 local function positive(where, name, value)
   if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
-    errors.raise("invalid_argument", ("%s: `%s` must be a positive whole number, got %s")
-      :format(where, name, tostring(value)))
+    errors.raise("invalid_argument", "%s: `%s` must be a positive whole number, got %s", where, name, tostring(value))
   end
 end
 
@@ -24,7 +23,7 @@ local function element_bytes(where, dtype, bytes_per_string)
   if dtype == "string" then return bytes_per_string end
   local n = dtype_bytes[dtype]
   if not n then
-    errors.raise("invalid_argument", ("%s: unknown dtype %s"):format(where, tostring(dtype)))
+    errors.raise("invalid_argument", "%s: unknown dtype %s", where, tostring(dtype))
   end
   return n
 end
@@ -35,13 +34,12 @@ local function measure(where, shape, axis)
   if axis == 0 then errors.raise("invalid_argument", where .. ": positions count from 1") end
   if axis < 0 then axis = #shape + 1 + axis end
   if axis < 1 or axis > #shape then
-    errors.raise("invalid_argument", ("%s: axis %d of a shape of rank %d"):format(where, axis, #shape))
+    errors.raise("invalid_argument", "%s: axis %d of a shape of rank %d", where, axis, #shape)
   end
   local count = 1
   for i, d in ipairs(shape) do
     if type(d) ~= "number" or d < 0 then
-      errors.raise("invalid_argument", ("%s: size %d of the shape is %s, it must be known")
-        :format(where, i, tostring(d)))
+      errors.raise("invalid_argument", "%s: size %d of the shape is %s, it must be known", where, i, tostring(d))
     end
     count = count * d
   end
@@ -58,14 +56,14 @@ end
 local function class(name, fields, check, compute)
   local mt = { __name = "tm." .. name, __call = compute }
   return function(opts)
-    opts = options.check(name, opts, fields)
-    check(opts)
-    return setmetatable(opts, mt)
+    local o = options.read(name, opts, fields)
+    check(o)
+    return setmetatable(o, mt)
   end
 end
 
 --- A fixed number of shards: min(num_shards, rows).
-M.FixedShardsPartitioner = class("FixedShardsPartitioner", { num_shards = options.required },
+M.FixedShardsPartitioner = class("FixedShardsPartitioner", { "num_shards" },
   function(o) positive("FixedShardsPartitioner", "num_shards", o.num_shards) end,
   function(self, shape, _, axis)
     axis = measure("FixedShardsPartitioner", shape, axis)
@@ -92,7 +90,7 @@ M.MinSizePartitioner = class("MinSizePartitioner",
 --- So many shards that none is above max_shard_bytes (a row above it is a shard of its own),
 --- at most max_shards.
 M.MaxSizePartitioner = class("MaxSizePartitioner",
-  { max_shard_bytes = options.required, max_shards = options.optional, bytes_per_string = 16 },
+  { "max_shard_bytes", "max_shards", bytes_per_string = 16 },
   function(o)
     positive("MaxSizePartitioner", "max_shard_bytes", o.max_shard_bytes)
     positive("MaxSizePartitioner", "bytes_per_string", o.bytes_per_string)

@@ -37,8 +37,8 @@ function M.resolve(option)
   if option == nil or option == "balanced" then return balanced end
   if option == "round_robin" then return round_robin() end
   if type(option) == "function" then return option end
-  errors.raise("invalid_argument",
-    ('placement must be "balanced", "round_robin" or a function, got %s'):format(tostring(option)))
+  errors.raise("invalid_argument", 'placement must be "balanced", "round_robin" or a function, got %s',
+    tostring(option))
 end
 
 return M

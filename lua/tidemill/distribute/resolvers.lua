@@ -6,11 +6,11 @@
 local cluster_spec = require "tidemill.distribute.cluster_spec"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
-local options = require "tidemill.options"
+local options = require "tidemill.lib.options"
 
 local M = {}
 
-local function bad(fmt, ...) errors.raise("invalid_argument", fmt:format(...)) end
+local function bad(fmt, ...) errors.raise("invalid_argument", fmt, ...) end
 
 -- --- what all share ---
 
@@ -42,10 +42,8 @@ local Simple = class("SimpleClusterResolver", {
 
 --- A resolver of a spec that is known.
 function M.SimpleClusterResolver(spec, opts)
-  opts = options.check("SimpleClusterResolver", opts, {
-    master = "", task_type = options.optional, task_id = options.optional,
-    rpc_layer = options.optional, environment = "",
-  })
+  opts = options.read("SimpleClusterResolver", opts,
+    { "task_type", "task_id", "rpc_layer", master = "", environment = "" })
   if not cluster_spec.is(spec) then
     bad("SimpleClusterResolver: the first argument must be a ClusterSpec, got %s", type(spec))
   end
@@ -115,12 +113,10 @@ TFConfig.__index = function(self, key)
 end
 
 local function from_variable(name, opts)
-  opts = options.check("TFConfigClusterResolver", opts, {
-    task_type = options.optional, task_id = options.optional, rpc_layer = options.optional,
-    environment = options.optional,
-  })
-  opts._name = name
-  return setmetatable(opts, TFConfig)
+  local self = options.read("TFConfigClusterResolver", opts,
+    { "task_type", "task_id", "rpc_layer", "environment" })
+  self._name = name
+  return setmetatable(self, TFConfig)
 end
 
 --- A resolver of the environment variable TF_CONFIG; fields given, or assigned later, win.
@@ -138,13 +134,9 @@ local Local = class("LocalClusterResolver", {
 })
 
 local function sizes(where, opts)
-  opts = options.check(where, opts, { workers = options.required, ps = options.required })
-  for _, k in ipairs { "workers", "ps" } do
-    local n = opts[k]
-    if type(n) ~= "number" or n < 1 or n % 1 ~= 0 then
-      bad("%s: `%s` must be a positive whole number, got %s", where, k, tostring(n))
-    end
-  end
+  opts = options.read(where, opts, { "workers", "ps" })
+  options.count(where, "workers", options.need(where, opts, "workers"), 1)
+  options.count(where, "ps", options.need(where, opts, "ps"), 1)
   return opts
 end
 

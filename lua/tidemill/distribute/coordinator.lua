@@ -1,0 +1,241 @@
+--- ClusterCoordinator: functions are queued and run on whichever worker has room.
+
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local nest = require "tidemill.lib.nest"
+local options = require "tidemill.lib.options"
+local tm = require "tidemill.lib.lazy"
+local wait = require "tidemill.distribute.wait"
+
+local unpack = table.unpack or unpack
+
+-- --- remote values ---
+
+local RemoteValue = { __name = "tm.RemoteValue" }
+RemoteValue.__index = RemoteValue
+
+local function outputs(self, timeout)
+  local list = wait.until_true(tm.time, timeout, function(slice) return self._handle:wait(slice) end)
+  if not list then
+    errors.raise("deadline_exceeded", "fetch: closure %d has no result after %g s", self._handle:step(), timeout)
+  end
+  return list
+end
+
+local function timeout_of(where, opts)
+  local o = options.read(where, opts, { "timeout" })
+  if o.timeout ~= nil then options.number(where, "timeout", o.timeout, 0) end
+  return o.timeout
+end
+
+--- Wait for the result, as tensors.
+function RemoteValue:get(opts) return self._rebuild(outputs(self, timeout_of("get", opts))) end
+
+local function plain(x)
+  if type(x) == "table" and getmetatable(x) == nil then return nest.map(plain, x) end
+  if core.is_tensor(x) and x.rank == 0 then return x:item() end
+  return x
+end
+
+--- Wait for the result; scalars become Lua values.
+function RemoteValue:fetch(opts)
+  local r = nest.pack(self:get(opts))
+  for i = 1, r.n do r[i] = plain(r[i]) end
+  return unpack(r, 1, r.n)
+end
+
+--- True once it has a value or an error.
+function RemoteValue:done() return self._handle:done() end
+
+function RemoteValue:__tostring()
+  return ("RemoteValue(closure %d%s)"):format(self._handle:step(), self:done() and "" or ", not done")
+end
+
+-- --- per-worker values ---
+
+local PerWorkerIterator = { __name = "tm.PerWorkerIterator", __tm_per_worker = true }
+PerWorkerIterator.__index = PerWorkerIterator
+
+local PerWorkerDataset = { __name = "tm.PerWorkerDataset" }
+PerWorkerDataset.__index = PerWorkerDataset
+
+--- New iterators on all workers.
+function PerWorkerDataset:iterator()
+  if core.tracing() then
+    errors.raise("failed_precondition", "a per-worker iterator is made outside of traced functions and "
+      .. "passed as an argument")
+  end
+  local uid, handle = self._coordinator:_open():add_iterator(self._dataset._handle)
+  return setmetatable({
+    _uid = uid, _handle = handle, _coordinator = self._coordinator, _dataset = self._dataset,
+    element_spec = self._dataset.element_spec,
+  }, PerWorkerIterator)
+end
+
+function PerWorkerIterator:next()
+  errors.raise("failed_precondition", "a per-worker iterator lives on the workers: pass it to a scheduled "
+    .. "function and call next there")
+end
+
+-- --- the coordinator ---
+
+local Coordinator = { __name = "tm.ClusterCoordinator" }
+Coordinator.__index = Coordinator
+
+local function new(strategy, opts)
+  local o = options.read("ClusterCoordinator", opts, { queue_size = 262144 })
+  options.count("ClusterCoordinator", "queue_size", o.queue_size, 1)
+  return setmetatable({
+    strategy = strategy, _handle = strategy._session:coordinator(o.queue_size),
+    _functions = setmetatable({}, { __mode = "k" }), _checked = setmetatable({}, { __mode = "k" }),
+  }, Coordinator)
+end
+
+function Coordinator:_open()
+  if not self._handle then errors.raise("failed_precondition", "this coordinator is closed") end
+  return self._handle
+end
+
+local function as_function(self, fn)
+  if tm.is_function(fn) then return fn end
+  if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
+    errors.raise("invalid_argument", "schedule takes a function, got %s", type(fn))
+  end
+  local f = self._functions[fn]
+  if not f then
+    f = tm.func(fn)
+    self._functions[fn] = f
+  end
+  return f
+end
+
+--- Remote values among the arguments: wait for them, name the argument on failure.
+local function resolve(args, path)
+  if getmetatable(args) == RemoteValue then
+    local ok, v = pcall(args.get, args)
+    if ok then return v end
+    local e = errors.wrap(v)
+    errors.raise(e.code, "argument %s failed: %s", path, e.message)
+  end
+  if type(args) ~= "table" or getmetatable(args) ~= nil then return args end
+  local out = {}
+  for k, v in pairs(args) do out[k] = resolve(v, path .. "[" .. tostring(k) .. "]") end
+  return out
+end
+
+local function has_remote(args)
+  if type(args) ~= "table" then return false end
+  if getmetatable(args) == RemoteValue then return true end
+  if getmetatable(args) ~= nil then return false end
+  for _, v in pairs(args) do
+    if has_remote(v) then return true end
+  end
+  return false
+end
+
+local function flat_argument(self, x)
+  if getmetatable(x) == PerWorkerIterator then
+    if x._coordinator ~= self then
+      errors.raise("invalid_argument", "this iterator belongs to another coordinator: make it with "
+        .. "create_per_worker_dataset of the one that schedules")
+    end
+    return x._uid
+  end
+  return x
+end
+
+--- Queue fn(args...) for some worker; returns a RemoteValue at once.
+function Coordinator:schedule(fn, args)
+  local handle = self:_open()
+  if args ~= nil and (type(args) ~= "table" or getmetatable(args) ~= nil) then
+    errors.raise("invalid_argument", "schedule takes the arguments as a list: schedule(fn, { a, b }), got %s",
+      type(args))
+  end
+  args = args or {}
+  if has_remote(args) then args = resolve(args, "") end
+  local f = as_function(self, fn)
+  local concrete = self.strategy:scope(function() return f:_concrete(args) end)
+  if not self._checked[concrete.graph] then
+    handle:check(concrete.graph)
+    self._checked[concrete.graph] = true
+  end
+  local flat = concrete.args
+  for i = 1, #flat do flat[i] = flat_argument(self, flat[i]) end
+  local value = handle:schedule(concrete.graph, flat)
+  while not value do
+    wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice) end)
+    value = handle:schedule(concrete.graph, flat)
+  end
+  return setmetatable({ _handle = value, _rebuild = concrete.rebuild }, RemoteValue)
+end
+
+--- Wait until everything scheduled is done; raises the first error.
+function Coordinator:join(opts)
+  local handle, timeout = self:_open(), timeout_of("join", opts)
+  local ok = wait.until_true(tm.time, timeout, function(slice) return handle:join(slice) end)
+  if not ok then
+    local s = handle:stats()
+    errors.raise("deadline_exceeded", "join: after %g s %d functions run and %d wait", timeout, s.running, s.queued)
+  end
+end
+
+--- Is everything scheduled done?  Raises the first error.
+function Coordinator:done() return self:_open():done() end
+
+--- Fetch every remote value in a structure; what is none stays.
+function Coordinator:fetch(struct, opts)
+  if getmetatable(struct) == RemoteValue then return struct:fetch(opts) end
+  return nest.map(function(x)
+    if getmetatable(x) == RemoteValue then return x:fetch(opts) end
+    return x
+  end, struct)
+end
+
+--- A dataset on every worker: a dataset, or a function that describes one.
+function Coordinator:create_per_worker_dataset(source, opts)
+  self:_open()
+  options.read("create_per_worker_dataset", opts, {})
+  local ds = source
+  if type(source) == "function" then ds = core.describe_dataset(source) end
+  if not tm.data.is_dataset(ds) then
+    errors.raise("invalid_argument", "create_per_worker_dataset takes a dataset or a function that returns "
+      .. "one, got %s", type(ds))
+  end
+  return setmetatable({ _coordinator = self, _dataset = ds, element_spec = ds.element_spec }, PerWorkerDataset)
+end
+
+--- Counters since this coordinator began.
+function Coordinator:stats() return self:_open():stats() end
+
+--- The counters as text for people.
+function Coordinator:status()
+  local s = self:stats()
+  local lines = { ("%d steps done, %d running, %d queued; %d reads, %d updates"):format(s.steps, s.running,
+    s.queued, s.reads, s.updates) }
+  for i, w in ipairs(s.workers) do
+    lines[#lines + 1] = ("/job:worker/task:%d  %-10s %d steps"):format(i - 1, w.state, w.steps)
+  end
+  for i, p in ipairs(s.ps) do
+    lines[#lines + 1] = ("/job:ps/task:%d  %-10s %d variables, %d slots, %.1f MB"):format(i - 1, p.state,
+      p.variables, p.slots, p.bytes_held / 1e6)
+  end
+  return table.concat(lines, "\n")
+end
+
+function Coordinator:_close()
+  if self._handle then self._handle:close() end
+  self._handle = nil
+end
+
+--- End it, its strategy, and a local cluster that it runs on.
+function Coordinator:close()
+  self:_close()
+  self.strategy:close()
+end
+Coordinator.__close = Coordinator.close
+
+function Coordinator:__tostring()
+  return ("ClusterCoordinator(%s%s)"):format(tostring(self.strategy), self._handle and "" or ", closed")
+end
+
+return { new = new }
