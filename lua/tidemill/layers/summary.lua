@@ -1,0 +1,65 @@
+--- model:summary(): a table of layers for people.
+
+local options = require "tidemill.lib.options"
+local struct = require "tidemill.lib.struct"
+local values = require "tidemill.lib.values"
+
+local M = {}
+
+local LINE = ("_"):rep(65)
+
+local function grouped(n)
+  local s = ("%d"):format(n)
+  local out = s:reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (out:gsub("^,", ""))
+end
+
+local function shape_text(x)
+  local shape = struct.flatten(x)[1].shape
+  local parts = {}
+  for i, n in ipairs(shape) do parts[i] = n == -1 and "?" or ("%d"):format(n) end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+
+--- Output shapes by layer, as far as the layer graph knows them.
+local function shapes(model)
+  local out = {}
+  local function note(s)
+    local node = s.node
+    if node.layer then out[node.layer] = shape_text(node.outputs) end
+    for _, x in ipairs(struct.flatten(node.args)) do
+      if values.is_symbol(x) then note(x) end
+    end
+  end
+  if rawget(model, "outputs") then
+    for _, s in ipairs(struct.flatten(model.outputs)) do note(s) end
+  end
+  return out
+end
+
+local function count(variables)
+  local n = 0
+  for _, v in ipairs(variables) do n = n + values.count(v.shape) end
+  return n
+end
+
+--- Print it, by `print_fn` when given.
+function M.print(model, given)
+  local say = options.read("summary", given, { print_fn = print }).print_fn
+  local shape = shapes(model)
+  say(("Model: %q"):format(model.name))
+  say(LINE)
+  say((" %-30s %-20s %12s"):format("Layer (type)", "Output shape", "Weights"))
+  say(LINE)
+  for _, l in ipairs(model.layers) do
+    say((" %-30s %-20s %12s"):format(("%s (%s)"):format(l.name, l.class_name), shape[l] or "?",
+      l.built and grouped(l:count_params()) or "not built"))
+  end
+  say(LINE)
+  local trainable, rest = count(model.trainable_variables), count(model.non_trainable_variables)
+  say("Weights: " .. grouped(trainable + rest))
+  say("Trainable: " .. grouped(trainable))
+  say("Not trainable: " .. grouped(rest))
+end
+
+return M

@@ -1,0 +1,121 @@
+--- Option tables: defaults filled in, unknown names refused with the nearest one.
+
+local errors = require "tidemill.errors"
+
+local M = {}
+
+local function distance(a, b)
+  local row = {}
+  for j = 0, #b do row[j] = j end
+  for i = 1, #a do
+    local diagonal = row[0]
+    row[0] = i
+    for j = 1, #b do
+      local cost = a:byte(i) == b:byte(j) and 0 or 1
+      local best = math.min(row[j] + 1, row[j - 1] + 1, diagonal + cost)
+      diagonal, row[j] = row[j], best
+    end
+  end
+  return row[#b]
+end
+
+--- The name in the list that is most like `name`, nil when none is.
+---@param name string
+---@param names string[]
+function M.nearest(name, names)
+  local best, least
+  for _, n in ipairs(names) do
+    local d = distance(name:lower(), n:lower())
+    if not least or d < least then best, least = n, d end
+  end
+  if least and least <= math.max(2, math.floor(#name / 2)) then return best end
+end
+
+--- Raise for a name that is not in the list: `what` says which thing it should be.
+function M.unknown(where, what, name, names)
+  local near = type(name) == "string" and M.nearest(name, names)
+  errors.raise("invalid_argument", '%s: unknown %s "%s"%s', where, what, tostring(name),
+    near and ('; did you mean "%s"?'):format(near) or "")
+end
+
+--- Read an option table.  `known` lists names without default and maps the others to
+--- theirs: { "units", use_bias = true }.
+---@param where string  for messages: "Dense"
+---@param given table?
+---@return table
+function M.read(where, given, known)
+  local out, has = {}, {}
+  for k, v in pairs(known) do
+    if type(k) == "number" then has[v] = true else has[k], out[k] = true, v end
+  end
+  if given == nil then return out end
+  if type(given) ~= "table" or getmetatable(given) ~= nil then
+    errors.raise("invalid_argument", "%s takes one table of options, got %s", where, type(given))
+  end
+  for k, v in pairs(given) do
+    if not has[k] then
+      local names = {}
+      for n in pairs(has) do names[#names + 1] = n end
+      table.sort(names)
+      M.unknown(where, "option", k, names)
+    end
+    out[k] = v
+  end
+  return out
+end
+
+--- Raise unless the option is there.
+function M.need(where, o, name)
+  if o[name] == nil then
+    errors.raise("invalid_argument", "%s needs the option %s", where, name)
+  end
+  return o[name]
+end
+
+--- Raise unless the value is a whole number of at least `least`.
+function M.count(where, name, x, least)
+  if type(x) ~= "number" or x ~= math.floor(x) or x < least then
+    errors.raise("invalid_argument", "%s: %s must be a whole number of at least %d, got %s", where,
+      name, least, tostring(x))
+  end
+  return x
+end
+
+--- Raise unless the value is a number in [lo, hi].
+function M.number(where, name, x, lo, hi)
+  if type(x) ~= "number" or x ~= x or (lo and x < lo) or (hi and x > hi) then
+    errors.raise("invalid_argument", "%s: %s must be a number%s, got %s", where, name,
+      lo and hi and (" from %g to %g"):format(lo, hi) or lo and (" of at least %g"):format(lo) or "",
+      tostring(x))
+  end
+  return x
+end
+
+--- Make "glorot_uniform" of "GlorotUniform".
+function M.snake(name)
+  name = name:gsub("(%l)(%u)", "%1_%2"):gsub("(%u)(%u%l)", "%1_%2")
+  return name:lower()
+end
+
+--- A getter for named things: an object passes, a string is looked up by its class
+--- name or by that in snake_case, a table of options is not guessed at.
+---@param where string      "initializer"
+---@param classes table     class by name
+---@param aliases? table    class name by other names
+function M.getter(where, classes, aliases)
+  return function(x)
+    if type(x) ~= "string" then return x end
+    local class = classes[x] or (aliases and classes[aliases[x]])
+    local names = {}
+    for name, c in pairs(classes) do
+      if M.snake(name) == x then class = class or c end
+      names[#names + 1] = M.snake(name)
+    end
+    for alias in pairs(aliases or {}) do names[#names + 1] = alias end
+    table.sort(names)
+    if not class then M.unknown("tm", where, x, names) end
+    return class()
+  end
+end
+
+return M

@@ -1,0 +1,85 @@
+--- What kind of thing a value is, and small questions about shapes.
+
+local struct = require "tidemill.lib.struct"
+local tm = require "tidemill.lib.lazy"
+
+local M = {}
+
+local function mark(x, field)
+  local mt = getmetatable(x)
+  return type(mt) == "table" and rawget(mt, field) or nil
+end
+
+--- A tensor, eager or of a trace.
+function M.is_tensor(x) return tm.is_tensor(x) end
+
+--- A variable, sharded or not.
+function M.is_variable(x) return tm.is_variable(x) end
+
+--- A tm.Input or what was computed from one.
+function M.is_symbol(x) return type(x) == "table" and mark(x, "__tm_symbol") == true end
+
+--- A metric: metrics say so themselves, this module must not load them.
+function M.is_metric(x) return type(x) == "table" and getmetatable(x) ~= nil and x.is_metric == true end
+
+local function is_plain(x)
+  local t = type(x)
+  return t == "number" or t == "string" or t == "boolean"
+end
+
+local function all_plain(x)
+  if not struct.is_nested(x) then return is_plain(x) end
+  for _, v in pairs(x) do
+    if not all_plain(v) then return false end
+  end
+  return true
+end
+
+--- What a layer is called with: numbers, strings and lists of them become tensors, in a
+--- structure too.
+function M.input(x, dtype)
+  if is_plain(x) then return tm.tensor(x, type(x) == "number" and dtype or nil) end
+  if not struct.is_nested(x) then return x end
+  if x[1] ~= nil and all_plain(x) then
+    local leaf = x
+    while type(leaf) == "table" do leaf = leaf[1] end
+    return tm.tensor(x, type(leaf) == "number" and dtype or nil)
+  end
+  local out = {}
+  for _, k in ipairs(struct.keys(x)) do out[k] = M.input(x[k], dtype) end
+  return out
+end
+
+--- The shape that `build` is given: the first size, the batch, is unknown.
+function M.shape_of_input(x)
+  local shape = {}
+  for i, n in ipairs(x.shape) do shape[i] = i == 1 and -1 or n end
+  return shape
+end
+
+--- Elements of a known shape.
+function M.count(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+
+--- Is the dtype one of integers?
+function M.is_integer(dtype) return dtype:match "int" ~= nil end
+
+function M.is_float(dtype) return dtype:match "float" ~= nil end
+
+--- x as this dtype, itself when it is that already.
+function M.cast(x, dtype)
+  if x.dtype == dtype then return x end
+  return tm.cast(x, dtype)
+end
+
+--- A value as a tensor; numbers and lists take the dtype.
+function M.tensor(x, dtype)
+  if M.is_tensor(x) then return x end
+  if M.is_variable(x) then return x:read() end
+  return tm.tensor(x, dtype)
+end
+
+return M

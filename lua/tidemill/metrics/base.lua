@@ -1,0 +1,87 @@
+--- tm.metrics.Metric: state in variables, updated by adding.
+---
+---     local Largest = tm.metrics.Metric:extend("Largest")
+---     function Largest:init() self.seen = self:add_weight{ name = "seen" } end
+---     function Largest:update_state(y_true, y_pred, weights) ... end
+---     function Largest:result() return self.seen:read() end
+---
+--- The variables of one metric sit on one ps, unpartitioned, so that they are read as
+--- one version; they are made eagerly in the scope in which the metric was constructed,
+--- also when that happens during a trace.  Updates only add: workers need no order.
+
+local class = require "tidemill.lib.class"
+local errors = require "tidemill.errors"
+local initializers = require "tidemill.initializers"
+local options = require "tidemill.lib.options"
+local place = require "tidemill.lib.place"
+local tm = require "tidemill.lib.lazy"
+
+local Metric = class.new("Metric")
+
+Metric.is_metric = true
+
+local used_names = {}
+
+local function automatic_name(base)
+  local n = used_names[base] or 0
+  used_names[base] = n + 1
+  return n == 0 and base or ("%s_%d"):format(base, n)
+end
+
+function Metric:setup(given)
+  local o = type(given) == "table" and getmetatable(given) == nil and given or {}
+  rawset(self, "_scope", place.current() or false)
+  rawset(self, "_own", {})
+  rawset(self, "name", o.name or automatic_name(options.snake(self.class_name)))
+end
+
+--- The metric's own options, `name` and `dtype`, checked.
+function Metric:options(given, known)
+  local all = { "name" }
+  for k, v in pairs(known or {}) do
+    if type(k) == "number" then all[#all + 1] = v else all[k] = v end
+  end
+  return options.read(self.class_name, given, all)
+end
+
+function Metric:init(given) self:options(given) end
+
+--- Add a variable of state: name, shape, dtype = "float32", initializer = "zeros".
+function Metric:add_weight(given)
+  local o = options.read("add_weight", given, { "name", shape = {}, dtype = "float32", initializer = "zeros" })
+  local v = place.variable(self._scope, initializers.get(o.initializer), {
+    name = ("%s/%s"):format(self.name, o.name or "state_" .. #self._own + 1),
+    shape = o.shape, dtype = o.dtype, trainable = false,
+  }, { unpartitioned = true, beside = self._own[1] })
+  self._own[#self._own + 1] = v
+  return v
+end
+
+function Metric:update_state()
+  errors.raise("unimplemented", "%s has no method update_state(y_true, y_pred, weights)", self.class_name)
+end
+
+function Metric:result()
+  errors.raise("unimplemented", "%s has no method result()", self.class_name)
+end
+
+--- Back to the start: all state is zero.
+function Metric:reset_states()
+  for _, v in ipairs(self._own) do v:assign(tm.zeros(v.shape, v.dtype)) end
+end
+
+Metric.reset_state = Metric.reset_states
+
+function Metric.get:variables() return self._own end
+
+Metric.get.weights = Metric.get.variables
+
+--- metric(y_true, y_pred): update, then the result.
+function Metric.__call(self, ...)
+  self:update_state(...)
+  return self:result()
+end
+
+function Metric:__tostring() return ("%s %q"):format(self.class_name, self.name) end
+
+return Metric

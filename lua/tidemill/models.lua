@@ -1,0 +1,165 @@
+--- tm.Model, tm.Sequential and tm.Input: layers put together.
+---
+---     local x = tm.Input{ shape = { 3 } }
+---     local model = tm.Model{ inputs = x, outputs = tm.layers.Dense{ units = 1 }(x) }
+---     model(batch, { training = true })
+---
+--- A model is a layer, so it may stand in another one.
+
+local Layer = require "tidemill.layers.base"
+local class = require "tidemill.lib.class"
+local errors = require "tidemill.errors"
+local struct = require "tidemill.lib.struct"
+local symbol = require "tidemill.layers.symbol"
+local summary = require "tidemill.layers.summary"
+
+local M = {}
+
+---@class tm.Model : tm.layers.Layer
+---@field layers tm.layers.Layer[]
+local Model = Layer:extend("Model")
+M.Model = Model
+
+local function all_symbols(where, x)
+  local flat = struct.flatten(x)
+  for i, s in ipairs(flat) do
+    if not symbol.is(s) then
+      errors.raise("invalid_argument", "Model: %s[%d] is no tm.Input nor made of one", where, i)
+    end
+  end
+  return flat
+end
+
+--- Model{ inputs, outputs, name }: symbols, or structures of them.  Classes derived by
+--- Model:extend have their own `init` and `call`.
+function Model:init(given)
+  local o = self:options(given, { "inputs", "outputs" })
+  if o.inputs == nil and o.outputs == nil and self.call ~= Model.call then return end
+  if o.inputs == nil or o.outputs == nil then
+    errors.raise("invalid_argument", "Model needs inputs and outputs; a class of your own needs a method call")
+  end
+  rawset(self, "inputs", o.inputs)
+  rawset(self, "outputs", o.outputs)
+  rawset(self, "_inputs", all_symbols("inputs", o.inputs))
+  rawset(self, "_nodes", symbol.graph(self._inputs, all_symbols("outputs", o.outputs)))
+  rawset(self, "built", true)
+end
+
+--- A functional model holds the layers of its nodes, and variables that its ops use.
+function Model:tracked()
+  local found = Layer.tracked(self)
+  local nodes = rawget(self, "_nodes")
+  if not nodes then return found end
+  local seen = {}
+  for _, node in ipairs(nodes) do
+    local l = node.layer
+    if l and not seen[l] then
+      seen[l] = true
+      found.layers[#found.layers + 1] = l
+    elseif not l then
+      for _, v in ipairs(symbol.variables_of(node)) do found.variables[#found.variables + 1] = v end
+    end
+  end
+  return found
+end
+
+function Model.get:layers() return self:tracked().layers end
+
+--- Layer by name or position.
+function Model:get_layer(which)
+  for i, l in ipairs(self.layers) do
+    if i == which or l.name == which then return l end
+  end
+  return errors.raise("not_found", 'the model "%s" has no layer %s', self.name, tostring(which))
+end
+
+--- Put the given values beside the model's inputs: a value, a list, or a table by the
+--- names of the inputs.
+local function bind(self, x)
+  local inputs, env = self._inputs, {}
+  local by_name = struct.is_nested(x) and x[1] == nil and next(x) ~= nil
+  if by_name and (not struct.is_nested(self.inputs) or self.inputs[1] ~= nil) then
+    for _, s in ipairs(inputs) do
+      env[s] = x[s.name]
+      if env[s] == nil then
+        errors.raise("invalid_argument", '%s: the input "%s" is missing', self.name, s.name)
+      end
+    end
+    return env
+  end
+  local flat = struct.flatten(x)
+  if #flat ~= #inputs then
+    errors.raise("invalid_argument", "%s takes %d inputs, got %d", self.name, #inputs, #flat)
+  end
+  for i, s in ipairs(inputs) do env[s] = flat[i] end
+  return env
+end
+
+function Model:call(x, training)
+  if not rawget(self, "_nodes") then
+    errors.raise("unimplemented", "%s has no method call(x, training)", self.class_name)
+  end
+  local env = bind(self, x)
+  for _, node in ipairs(self._nodes) do symbol.run_node(node, env, training) end
+  return struct.map(function(s) return env[s] end, self.outputs)
+end
+
+--- Print layers, shapes and numbers of weights; `print_fn` may take the lines.
+function Model:summary(given) return summary.print(self, given) end
+
+---@class tm.Sequential : tm.Model
+local Sequential = Model:extend("Sequential")
+M.Sequential = Sequential
+
+--- Sequential{ layer, layer, name = ... }.  It is built at once when the first layer
+--- has an input_shape, or when a tm.Input stands first.
+function Sequential:init(given)
+  local list, rest = {}, {}
+  for k, v in pairs(given or {}) do
+    if type(k) == "number" then list[k] = v else rest[k] = v end
+  end
+  self:options(rest, {})
+  rawset(self, "_stack", {})
+  for _, l in ipairs(list) do self:add(l) end
+end
+
+--- Append a layer.
+function Sequential:add(layer)
+  local stack = self._stack
+  if symbol.is(layer) then
+    if #stack > 0 or rawget(self, "outputs") then
+      errors.raise("invalid_argument", "Sequential: tm.Input can only stand first")
+    end
+    rawset(self, "inputs", layer)
+    rawset(self, "outputs", layer)
+    return
+  end
+  if not class.is(layer, Layer) then
+    errors.raise("invalid_argument", "Sequential: entry %d is no layer but %s", #stack + 1, type(layer))
+  end
+  stack[#stack + 1] = layer
+  if #stack == 1 and not rawget(self, "outputs") and layer.input_shape then
+    local x = symbol.input { shape = layer.input_shape, dtype = layer.input_dtype or layer.dtype }
+    rawset(self, "inputs", x)
+    rawset(self, "outputs", x)
+  end
+  if rawget(self, "outputs") then
+    rawset(self, "outputs", layer(self.outputs))
+    rawset(self, "built", true)
+  end
+end
+
+function Sequential:tracked()
+  local found = Layer.tracked(self)
+  for _, l in ipairs(self._stack) do found.layers[#found.layers + 1] = l end
+  return found
+end
+
+function Sequential:call(x, training)
+  for _, l in ipairs(self._stack) do x = l(x, { training = training }) end
+  return x
+end
+
+M.Input = symbol.input
+
+return M
