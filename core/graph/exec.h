@@ -37,8 +37,8 @@ TM_CHECKED tm_status tm_program_new(tm_graph *g, tm_program **out, tm_err *err);
 tm_program *tm_program_ref(tm_program *p);
 void tm_program_unref(tm_program *p);
 const tm_graph *tm_program_graph(const tm_program *p);
-/* Has an unconditional iterator_next / any state op / updates. */
-bool tm_program_fetches(const tm_program *p);
+bool tm_program_fetches(const tm_program *p);   /* has an unconditional next */
+bool tm_program_has_state(const tm_program *p); /* touches variables or iterators */
 int32_t tm_program_levels(const tm_program *p);
 
 /* An argument: a tensor, or an iterator resource. */

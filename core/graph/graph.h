@@ -46,7 +46,10 @@ typedef struct tm_graph {
   int32_t nout;
   tm_ref *out;
   uint64_t hash[2]; /* content, set by tm_graph_finish */
+  bool optimized;   /* the passes ran */
 } tm_graph;
+
+enum { TM_MAX_NODES = 1 << 20 };
 
 TM_CHECKED tm_status tm_graph_new(const char *name, tm_graph **out);
 tm_graph *tm_graph_ref(tm_graph *g);
@@ -61,6 +64,11 @@ TM_CHECKED tm_status tm_graph_add_iterator(tm_graph *g, const tm_type *elem, int
                                            int32_t *node);
 TM_CHECKED tm_status tm_graph_add_const(tm_graph *g, tm_tensor *t, int32_t *node);
 TM_CHECKED tm_status tm_graph_finish(tm_graph *g, const tm_ref *out, int32_t nout);
+
+/* Types of an iterator_next node: [dtype, rank, dims...] an element. */
+TM_CHECKED tm_status tm_attr_set_types(tm_attr *a, const tm_type *t, int32_t n);
+TM_CHECKED tm_status tm_attr_types(const tm_attr *a, tm_type *t, int32_t max,
+                                   int32_t *n, tm_err *err);
 
 const tm_type *tm_graph_type(const tm_graph *g, tm_ref r);
 /* Variables that the graph (sub-graphs included) touches; *uids is the caller's to

@@ -1,3 +1,322 @@
-#include "graph/op.h"
+#include <inttypes.h>
+#include <string.h>
 
-const tm_op_group tm_ops_state = {NULL, 0};
+#include "base/check.h"
+#include "graph/nodes.h"
+
+/*
+ * Design.  Ops that touch the outside: variables, slots, iterators.  They have no
+ * kernel: the door (apply.c) and the executor (step.c) turn them into requests of
+ * graph/state.h with tm_node_read and tm_node_update.  worker_index is an ordinary op
+ * whose kernel asks the environment (flagged random, so that it is never folded).
+ *
+ * A variable is named by `uid`; its dtype and shape are attributes too, so inference
+ * needs no lookup.  `shard` is -1 for the whole variable, else one shard of it, whose
+ * shape `shape` then is.
+ *
+ * Gradients of read_variable and gather_variable go to the variable, not to an input;
+ * the tape knows them (tape.c).
+ *
+ * Attribute positions are fixed by these enums.
+ */
+enum { A_UID, A_DTYPE, A_SHAPE };                        /* all of them begin so */
+enum { A_READ_SHARD = 3, A_MODE = 3, A_MODE_SHARD = 4 }; /* reads; assign, scatter */
+enum { A_SLOT_OPT = 3, A_SLOT_NAME = 4 };                /* read_slot */
+enum { A_RULE = 3, A_OPT = 4, A_HYPER = 5, A_APPLY_SHARD = 6 };
+
+static tm_type state_type(const tm_attrs *a) {
+  tm_type t;
+  t.dtype = (tm_dtype)a->a[A_DTYPE].u.i;
+  t.shape = tm_shape_of(a->a[A_SHAPE].n, a->a[A_SHAPE].u.is);
+  return t;
+}
+
+static tm_status state_check(tm_infer *c, tm_type *t) {
+  *t = state_type(c->attrs);
+  if (!tm_shape_known(&t->shape))
+    return tm_fail(c->err, TM_EINVAL, "\"shape\" of a variable must be fully known");
+  return TM_OK;
+}
+
+static tm_status state_value(tm_infer *c, const char *what, const tm_type *got,
+                             const tm_type *want) {
+  char a[128], b[128];
+  if (got->dtype != want->dtype)
+    return tm_fail(c->err, TM_EINVAL, "%s is %s, the variable %s; use cast", what,
+                   tm_dtype_name(got->dtype), tm_dtype_name(want->dtype));
+  if (!tm_shape_compatible(&got->shape, &want->shape))
+    return tm_fail(c->err, TM_EINVAL, "%s has shape %s, the variable needs %s", what,
+                   tm_shape_text(&got->shape, a, sizeof a),
+                   tm_shape_text(&want->shape, b, sizeof b));
+  return TM_OK;
+}
+
+/* Shape of the rows that ids pick: ids.shape + shape[1:]. */
+static tm_status state_rows(tm_infer *c, const tm_type *ids, const tm_type *var,
+                            tm_type *out) {
+  if (ids->dtype != TM_I64 && ids->dtype != TM_I32)
+    return tm_fail(c->err, TM_EINVAL, "ids are %s, must be int64 or int32",
+                   tm_dtype_name(ids->dtype));
+  if (var->shape.rank < 1)
+    return tm_fail(c->err, TM_EINVAL, "a scalar variable has no rows");
+  if (ids->shape.rank + var->shape.rank - 1 > TM_MAX_RANK)
+    return tm_fail(c->err, TM_EINVAL, "the rows would have more than %d axes",
+                   TM_MAX_RANK);
+  out->dtype = var->dtype;
+  out->shape = ids->shape;
+  for (int32_t i = 1; i < var->shape.rank; i++)
+    out->shape.dim[out->shape.rank++] = var->shape.dim[i];
+  return TM_OK;
+}
+
+/* --- reads --- */
+
+static tm_status infer_read(tm_infer *c) {
+  c->nout = 1;
+  return state_check(c, &c->out[0]);
+}
+
+static tm_status infer_gather(tm_infer *c) {
+  tm_type var;
+  TM_TRY(state_check(c, &var));
+  c->nout = 1;
+  return state_rows(c, &c->in[0], &var, &c->out[0]);
+}
+
+void tm_node_read(const tm_op *op, const tm_attrs *a, const tm_view *const *in,
+                  tm_read *rd) {
+  memset(rd, 0, sizeof *rd);
+  rd->uid = (uint64_t)a->a[A_UID].u.i;
+  rd->shard = -1;
+  if (strcmp(op->name, "read_slot") == 0) {
+    rd->kind = TM_READ_SLOT;
+    rd->optimizer = (uint64_t)a->a[A_SLOT_OPT].u.i;
+    rd->slot = a->a[A_SLOT_NAME].u.s;
+    return;
+  }
+  bool rows = strcmp(op->name, "gather_variable") == 0;
+  rd->kind = rows ? TM_READ_ROWS : TM_READ_DENSE;
+  rd->shard = (int32_t)a->a[A_READ_SHARD].u.i;
+  if (rows) rd->ids = in[0];
+}
+
+/* --- updates --- */
+
+static int state_mode(const tm_attrs *a) {
+  static const char *const names[] = {"set", "add", "sub"};
+  for (int i = 0; i < (int)TM_COUNT(names); i++)
+    if (strcmp(a->a[A_MODE].u.s, names[i]) == 0) return i;
+  return -1;
+}
+
+static tm_status state_check_mode(tm_infer *c, const tm_type *var) {
+  int mode = state_mode(c->attrs);
+  if (mode < 0)
+    return tm_fail(c->err, TM_EINVAL, "mode is \"%s\", must be set, add or sub",
+                   c->attrs->a[A_MODE].u.s);
+  if (mode > 0 && !tm_dtype_is_number(var->dtype))
+    return tm_fail(c->err, TM_EINVAL, "a variable of %s cannot be added to",
+                   tm_dtype_name(var->dtype));
+  return TM_OK;
+}
+
+static tm_status infer_assign(tm_infer *c) {
+  tm_type var;
+  TM_TRY(state_check(c, &var));
+  TM_TRY(state_check_mode(c, &var));
+  return state_value(c, "the value", &c->in[0], &var);
+}
+
+static tm_status state_check_rows(tm_infer *c, const tm_type *var) {
+  tm_type want;
+  const tm_type *ids = &c->in[0];
+  if (ids->dtype != TM_I64 || ids->shape.rank != 1)
+    return tm_fail(c->err, TM_EINVAL, "ids must be an int64 vector");
+  TM_TRY(state_rows(c, ids, var, &want));
+  return state_value(c, "the value of rows", &c->in[1], &want);
+}
+
+static tm_status infer_scatter(tm_infer *c) {
+  tm_type var;
+  TM_TRY(state_check(c, &var));
+  TM_TRY(state_check_mode(c, &var));
+  return state_check_rows(c, &var);
+}
+
+static tm_status state_check_step(tm_infer *c, const tm_type *var, int32_t lr) {
+  const tm_type *t = &c->in[lr];
+  if (!tm_dtype_is_float(var->dtype))
+    return tm_fail(c->err, TM_EINVAL, "a variable of %s cannot be trained",
+                   tm_dtype_name(var->dtype));
+  if (!tm_dtype_is_float(t[0].dtype) || t[0].shape.rank != 0)
+    return tm_fail(c->err, TM_EINVAL, "the learning rate must be a float scalar");
+  if (t[1].dtype != TM_I64 || t[1].shape.rank != 0)
+    return tm_fail(c->err, TM_EINVAL, "the step number must be an int64 scalar");
+  if (c->attrs->a[A_HYPER].n >= TM_MAX_HYPER)
+    return tm_fail(c->err, TM_EINVAL, "a rule takes at most %d numbers",
+                   TM_MAX_HYPER - 1);
+  return TM_OK;
+}
+
+static tm_status infer_apply(tm_infer *c) {
+  tm_type var;
+  TM_TRY(state_check(c, &var));
+  TM_TRY(state_check_step(c, &var, 1));
+  return state_value(c, "the gradient", &c->in[0], &var);
+}
+
+static tm_status infer_apply_rows(tm_infer *c) {
+  tm_type var;
+  TM_TRY(state_check(c, &var));
+  TM_TRY(state_check_step(c, &var, 2));
+  return state_check_rows(c, &var);
+}
+
+static void update_rule(const tm_attrs *a, const tm_view *lr, const tm_view *t,
+                        tm_update *up) {
+  const tm_attr *h = &a->a[A_HYPER];
+  up->rule = a->a[A_RULE].u.s;
+  up->optimizer = (uint64_t)a->a[A_OPT].u.i;
+  up->hyper[0] = tm_view_get_f64(lr, 0);
+  if (h->n) memcpy(up->hyper + 1, h->u.fs, (size_t)h->n * sizeof *h->u.fs);
+  up->nhyper = h->n + 1;
+  up->t = tm_view_get_i64(t, 0);
+}
+
+tm_status tm_node_update(const tm_op *op, const tm_attrs *a, const tm_view *const *in,
+                         tm_update *up, tm_err *err) {
+  memset(up, 0, sizeof *up);
+  up->uid = (uint64_t)a->a[A_UID].u.i;
+  bool apply = strncmp(op->name, "apply", 5) == 0;
+  up->shard = (int32_t)a->a[apply ? A_APPLY_SHARD : A_MODE_SHARD].u.i;
+  bool rows = strcmp(op->name, "scatter_variable") == 0 ||
+              strcmp(op->name, "apply_optimizer_rows") == 0;
+  if (rows) up->ids = in[0];
+  up->value = *in[rows ? 1 : 0];
+  if (apply) {
+    up->kind = rows ? TM_UP_APPLY_ROWS : TM_UP_APPLY;
+    update_rule(a, in[rows ? 2 : 1], in[rows ? 3 : 2], up);
+    if (up->t < 1)
+      return tm_fail(err, TM_EINVAL, "the step number is %" PRId64 ", counts from 1",
+                     up->t);
+    return TM_OK;
+  }
+  static const tm_update_kind kinds[2][3] = {
+      {TM_UP_ASSIGN, TM_UP_ADD, TM_UP_SUB},
+      {TM_UP_SCATTER_SET, TM_UP_SCATTER_ADD, TM_UP_SCATTER_SUB}};
+  up->kind = kinds[rows][state_mode(a)];
+  return TM_OK;
+}
+
+/* --- iterators, worker --- */
+
+static tm_status infer_next(tm_infer *c) {
+  if (c->in[0].dtype != TM_DTYPE_NONE)
+    return tm_fail(c->err, TM_EINVAL, "the argument is a tensor, not an iterator");
+  return tm_attr_types(&c->attrs->a[0], c->out, TM_MAX_OUTPUTS, &c->nout, c->err);
+}
+
+static tm_status infer_worker(tm_infer *c) {
+  c->nout = 1;
+  c->out[0].dtype = TM_I64;
+  c->out[0].shape = tm_shape_scalar();
+  return TM_OK;
+}
+
+static tm_status kernel_worker(tm_kctx *c) {
+  *(int64_t *)c->out[0].data = c->env->worker;
+  return TM_OK;
+}
+
+/* --- the table --- */
+
+#define VAR    "uid:int, dtype:dtype, shape:shape"
+#define RULE   VAR ", rule:str, optimizer:int, hyper:floats=[], shard:int=-1"
+#define READ   TM_OP_STATE | TM_OP_HIDDEN
+#define UPDATE TM_OP_STATE | TM_OP_STATEFUL | TM_OP_HIDDEN
+
+enum {
+  OP_READ,
+  OP_GATHER,
+  OP_SLOT,
+  OP_ASSIGN,
+  OP_SCATTER,
+  OP_APPLY,
+  OP_APPLY_ROWS,
+  OP_NEXT,
+  OP_WORKER
+};
+
+static const tm_op ops[] = {
+    [OP_READ] = {.name = "read_variable",
+                 .sig = "; " VAR ", shard:int=-1",
+                 .help = "The value of a variable.",
+                 .flags = READ,
+                 .infer = infer_read},
+    [OP_GATHER] = {.name = "gather_variable",
+                   .sig = "ids; " VAR ", shard:int=-1",
+                   .help = "Rows of a variable: ids.shape + shape[2:].",
+                   .flags = READ,
+                   .infer = infer_gather},
+    [OP_SLOT] = {.name = "read_slot",
+                 .sig = "; " VAR ", optimizer:int, slot:str",
+                 .help = "A slot that an optimizer keeps beside a variable.",
+                 .flags = READ,
+                 .infer = infer_read},
+    [OP_ASSIGN] = {.name = "assign_variable",
+                   .sig = "value; " VAR ", mode:str=set, shard:int=-1",
+                   .help = "Set a variable, or add to it, or subtract from it.",
+                   .flags = UPDATE,
+                   .infer = infer_assign},
+    [OP_SCATTER] = {.name = "scatter_variable",
+                    .sig = "ids, rows; " VAR ", mode:str=set, shard:int=-1",
+                    .help = "Set rows of a variable, or add or subtract them.",
+                    .flags = UPDATE,
+                    .infer = infer_scatter},
+    [OP_APPLY] = {.name = "apply_optimizer",
+                  .sig = "grad, lr, t; " RULE,
+                  .help = "One step of an optimizer; hyper is what its rule takes "
+                          "after the learning rate.",
+                  .flags = UPDATE,
+                  .infer = infer_apply},
+    [OP_APPLY_ROWS] = {.name = "apply_optimizer_rows",
+                       .sig = "ids, rows, lr, t; " RULE,
+                       .help = "One step of an optimizer for some rows (ids may "
+                               "repeat: their gradients are summed).",
+                       .flags = UPDATE,
+                       .infer = infer_apply_rows},
+    [OP_NEXT] = {.name = "iterator_next",
+                 .sig = "it; elements:ints",
+                 .help = "The next element of an iterator.",
+                 .flags = UPDATE,
+                 .infer = infer_next},
+    [OP_WORKER] = {.name = "worker_index",
+                   .sig = "",
+                   .help = "Index of the worker that runs this, from 0.",
+                   .flags = TM_OP_RANDOM | TM_OP_HIDDEN,
+                   .infer = infer_worker,
+                   .kernel = kernel_worker},
+};
+
+const tm_op_group tm_ops_state = {ops, (int32_t)TM_COUNT(ops)};
+
+tm_node_kind tm_op_kind_of_state(const tm_op *op) {
+  if (op == &ops[OP_NEXT]) return TM_NODE_NEXT;
+  return op <= &ops[OP_SLOT] ? TM_NODE_READ : TM_NODE_UPDATE;
+}
+
+bool tm_node_has_uid(const tm_node *n) {
+  tm_node_kind k = tm_node_kind_of(n);
+  return k == TM_NODE_READ || k == TM_NODE_UPDATE;
+}
+
+uint64_t tm_node_uid(const tm_node *n) { return (uint64_t)n->attrs.a[A_UID].u.i; }
+
+int32_t tm_node_shard(const tm_node *n) {
+  const tm_op *op = n->op;
+  int at = op <= &ops[OP_GATHER]    ? A_READ_SHARD
+           : op == &ops[OP_SLOT]    ? -1
+           : op <= &ops[OP_SCATTER] ? A_MODE_SHARD
+                                    : A_APPLY_SHARD;
+  return at < 0 ? -1 : (int32_t)n->attrs.a[at].u.i;
+}

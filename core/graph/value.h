@@ -70,8 +70,25 @@ TM_CHECKED tm_status tm_apply(tm_scope *sc, const tm_op *op, tm_value *const *in
                               int32_t nin, const tm_attrs *attrs, tm_value **out,
                               int32_t *nout, tm_err *err);
 
+/* iterator_next with the element's types that `it` knows. */
+TM_CHECKED tm_status tm_apply_next(tm_scope *sc, tm_value *it, tm_value **out,
+                                   int32_t *nout, tm_err *err);
+/* cond and while_loop from ended traces (captures: tm_trace_captures).  Both
+ * branches give equally many outputs of equal dtypes; cond and body of a loop take
+ * the loop's variables as arguments. */
+TM_CHECKED tm_status tm_apply_cond(tm_scope *sc, tm_value *p, tm_graph *then,
+                                   tm_value *const *then_cap, int32_t nthen,
+                                   tm_graph *otherwise, tm_value *const *else_cap,
+                                   int32_t nelse, tm_value **out, int32_t *nout,
+                                   tm_err *err);
+TM_CHECKED tm_status tm_apply_while(tm_scope *sc, tm_graph *cond,
+                                    tm_value *const *cond_cap, int32_t ncond,
+                                    tm_graph *body, tm_value *const *body_cap,
+                                    int32_t nbody, tm_value *const *var, int32_t nvar,
+                                    tm_value **out, tm_err *err);
+
 /* --- traces --- */
-/* Open a trace whose arguments have these types.  args gets one value each. */
+/* Open a trace; a trace in a trace is a branch or a loop body of it. */
 TM_CHECKED tm_status tm_trace_begin(tm_scope *sc, const char *name, tm_trace **out,
                                     tm_err *err);
 /* Add an argument: a tensor type, or an iterator (elements' types). */
@@ -81,7 +98,9 @@ TM_CHECKED tm_status tm_trace_iterator_arg(tm_trace *tr, const tm_type *elements
                                            int32_t n, tm_value **out, tm_err *err);
 /* Close it (must be the innermost): the graph with these outputs (eager values
  * become constants).  A nested trace (cond, while) may use values of the traces
- * around it: they become captures, given in order after the arguments. */
+ * around it: they become captures, given in order after the arguments.  The trace
+ * itself lives on (for its captures) until the caller's tm_trace_unref of what
+ * tm_trace_begin gave. */
 TM_CHECKED tm_status tm_trace_end(tm_scope *sc, tm_trace *tr, tm_value *const *outputs,
                                   int32_t n, tm_graph **out, tm_err *err);
 /* Close without a result (after an error). */
