@@ -157,7 +157,7 @@ tm_status tm_g_set_like(tm_gctx *c, int32_t i, tm_value *v) {
   if (c->status || !v) return c->status;
   const tm_shape *want = &c->in[i]->type.shape;
   if (!tm_shape_known(want))
-    v = tm_g2(c, "unbroadcast_like", v, c->in[i]);
+    v = tm_g2(c, "sum_like", v, c->in[i]);
   else if (!tm_shape_equal(want, &v->type.shape))
     v = g_sum_to(c, v, want);
   return tm_g_set(c, i, v);

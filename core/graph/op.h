@@ -169,8 +169,7 @@ TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin
   X(lookup)             \
   X(state)              \
   X(control)            \
-  X(check)              \
-  X(grad)
+  X(check)
 typedef struct tm_op_group {
   const tm_op *ops;
   int32_t n;

@@ -5,7 +5,7 @@
 #include "graph/nodes.h"
 
 /*
- * Design.  Nodes that the graph itself needs (arg, const) and control flow.  They have
+ * Design.  Arguments, and control flow.  They have
  * no kernel: the executor knows them.
  *
  *   cond(p, xs...; then, otherwise, nthen)   xs are the captures of both branches:
@@ -21,14 +21,6 @@ enum { A_COND, A_BODY, A_NVAR, A_NCOND };
 
 static tm_status infer_arg(tm_infer *c) {
   return tm_fail(c->err, TM_EINVAL, "arguments are made by a trace only");
-}
-
-static tm_status infer_const(tm_infer *c) {
-  const tm_view *v = &c->attrs->a[0].u.t->v;
-  c->nout = 1;
-  c->out[0].dtype = v->dtype;
-  c->out[0].shape = v->shape;
-  return TM_OK;
 }
 
 /* Arguments of a sub-graph against the values that it will get. */
@@ -133,7 +125,7 @@ static tm_status infer_while(tm_infer *c) {
   return while_check_body(c, body, nv);
 }
 
-enum { OP_ARG, OP_CONST, OP_COND, OP_WHILE };
+enum { OP_ARG, OP_COND, OP_WHILE };
 
 static const tm_op ops[] = {
     [OP_ARG] = {.name = "arg",
@@ -141,11 +133,6 @@ static const tm_op ops[] = {
                 .help = "An argument of a function.",
                 .flags = TM_OP_HIDDEN,
                 .infer = infer_arg},
-    [OP_CONST] = {.name = "const",
-                  .sig = "; value:tensor",
-                  .help = "A constant.",
-                  .flags = TM_OP_HIDDEN,
-                  .infer = infer_const},
     [OP_COND] = {.name = "cond",
                  .sig = "p, xs...?; then:func, otherwise:func, nthen:int",
                  .help = "What one of two branches gives.",
@@ -162,7 +149,7 @@ const tm_op_group tm_ops_control = {ops, (int32_t)TM_COUNT(ops)};
 
 tm_node_kind tm_op_kind(const tm_op *op) {
   if (op == &ops[OP_ARG]) return TM_NODE_ARG;
-  if (op == &ops[OP_CONST]) return TM_NODE_CONST;
+  if (op->name[0] == 'c' && strcmp(op->name, "const") == 0) return TM_NODE_CONST;
   if (op == &ops[OP_COND]) return TM_NODE_COND;
   if (op == &ops[OP_WHILE]) return TM_NODE_WHILE;
   return op->flags & TM_OP_STATE ? tm_op_kind_of_state(op) : TM_NODE_PURE;

@@ -205,10 +205,6 @@ static tm_status broadcast_to_infer(tm_infer *c) {
   return broadcast_out(c, to);
 }
 
-static tm_status broadcast_like_infer(tm_infer *c) {
-  return broadcast_out(c, c->in[1].shape);
-}
-
 static tm_status broadcast_kernel(tm_kctx *c) {
   const tm_shape *in = &c->in[0].shape, *out = &c->out[0].shape;
   int64_t step[TM_MAX_RANK];
@@ -354,13 +350,6 @@ static const tm_op shape_ops[] = {
      .sig = "x; shape:shape",
      .help = "x repeated to this shape by NumPy's rule; -1 keeps the size of x.",
      .infer = broadcast_to_infer,
-     .kernel = broadcast_kernel,
-     .grad = broadcast_grad},
-    {.name = "broadcast_like",
-     .sig = "x, like",
-     .help = "x repeated to the shape of like.",
-     .flags = TM_OP_HIDDEN,
-     .infer = broadcast_like_infer,
      .kernel = broadcast_kernel,
      .grad = broadcast_grad},
     {.name = "tile",
