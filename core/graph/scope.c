@@ -12,6 +12,8 @@
  */
 
 tm_status tm_scope_new(tm_scope **out) {
+  *out = NULL;
+  TM_TRY(tm_ops_init(NULL));
   tm_scope *sc = *out = tm_calloc(1, sizeof *sc);
   if (!sc) return TM_ENOMEM;
   sc->env.worker = -1;
