@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "kernel/kernel.h"
+
 /*
  * Design.  Uniqueness by an open-addressed table of int32 slots (0 = empty, else
  * k + 1), at most half full, so a probe is short; the keys themselves are uniq[].
@@ -38,28 +40,41 @@ int64_t tm_k_unique_i64(int64_t *uniq, int32_t *first, int32_t *inv, const int64
   return count;
 }
 
-void tm_k_sum_rows_f32(float *out, const float *rows, const int32_t *first,
-                       const int32_t *inv, int64_t n, int64_t width) {
-  for (int64_t i = 0; i < n; i++) {
-    float *restrict to = out + inv[i] * width;
-    const float *restrict from = rows + i * width;
-    if (first[inv[i]] == i) {
-      memcpy(to, from, (size_t)width * sizeof *to);
-    } else {
-      for (int64_t j = 0; j < width; j++) to[j] += from[j];
-    }
-  }
+TM_INLINE void rows_copy(char *restrict to, const char *restrict from, size_t bytes) {
+  if (bytes == 64) /* 16 floats: a few moves instead of a call */
+    memcpy(to, from, 64);
+  else
+    memcpy(to, from, bytes);
 }
 
-void tm_k_sum_rows_f64(double *out, const double *rows, const int32_t *first,
-                       const int32_t *inv, int64_t n, int64_t width) {
-  for (int64_t i = 0; i < n; i++) {
-    double *restrict to = out + inv[i] * width;
-    const double *restrict from = rows + i * width;
-    if (first[inv[i]] == i) {
-      memcpy(to, from, (size_t)width * sizeof *to);
-    } else {
-      for (int64_t j = 0; j < width; j++) to[j] += from[j];
-    }
-  }
+void tm_k_gather_rows(void *out, const void *params, const int64_t *ids, int64_t n,
+                      size_t bytes) {
+  char *to = out;
+  const char *from = params;
+  for (int64_t i = 0; i < n; i++, to += bytes)
+    rows_copy(to, from + (size_t)ids[i] * bytes, bytes);
 }
+
+#define ROWS(S, T)                                                                  \
+  TM_INLINE void rows_add_##S(T *restrict to, const T *restrict from, int64_t n) {  \
+    for (int64_t j = 0; j < n; j++) to[j] += from[j];                               \
+  }                                                                                 \
+  TM_KERNEL void tm_k_sum_rows_##S(T *out, const T *rows, const int32_t *first,     \
+                                   const int32_t *inv, int64_t n, int64_t width) {  \
+    for (int64_t i = 0; i < n; i++) {                                               \
+      T *to = out + inv[i] * width;                                                 \
+      const T *from = rows + i * width;                                             \
+      if (first[inv[i]] == i)                                                       \
+        rows_copy((char *)to, (const char *)from, (size_t)width * sizeof *to);      \
+      else                                                                          \
+        rows_add_##S(to, from, width);                                              \
+    }                                                                               \
+  }                                                                                 \
+  TM_KERNEL void tm_k_add_rows_##S(T *out, const T *rows, const int64_t *ids,       \
+                                   int64_t n, int64_t width) {                      \
+    for (int64_t i = 0; i < n; i++)                                                 \
+      if (ids[i] >= 0) rows_add_##S(out + ids[i] * width, rows + i * width, width); \
+  }
+
+ROWS(f32, float)
+ROWS(f64, double)

@@ -26,4 +26,13 @@ void tm_k_sum_rows_f32(float *out, const float *rows, const int32_t *first,
 void tm_k_sum_rows_f64(double *out, const double *rows, const int32_t *first,
                        const int32_t *inv, int64_t n, int64_t width);
 
+/* out[i] = row ids[i] of params, rows of `bytes`. */
+void tm_k_gather_rows(void *out, const void *params, const int64_t *ids, int64_t n,
+                      size_t bytes);
+/* Row ids[i] of out += row i of rows, in order of i; negative ids are passed over. */
+void tm_k_add_rows_f32(float *out, const float *rows, const int64_t *ids, int64_t n,
+                       int64_t width);
+void tm_k_add_rows_f64(double *out, const double *rows, const int64_t *ids, int64_t n,
+                       int64_t width);
+
 #endif

@@ -1,0 +1,65 @@
+#include "kernel/gemm.h"
+
+#include <cblas.h>
+#include <string.h>
+
+#include "kernel/kernel.h"
+
+/*
+ * Design.  Three cases beside the general one: nothing to sum (zeros), one term to sum
+ * (an outer product, which only writes), and one column or row (a matrix times a
+ * vector).  Products of a few hundred terms are done here: a BLAS call alone costs as
+ * much.  The lanes run along n, so each sum adds its terms in order.
+ */
+enum { SMALL = 512 };
+
+void tm_k_gemm_threads(int n) { openblas_set_num_threads(n < 1 ? 1 : n); }
+
+#define GEMM(S, T, B)                                                                  \
+  TM_KERNEL static void outer_##S(T *restrict out, const T *restrict a,                \
+                                  const T *restrict b, int64_t m, int64_t n) {         \
+    for (int64_t i = 0; i < m; i++)                                                    \
+      for (int64_t j = 0; j < n; j++) out[i * n + j] = a[i] * b[j];                    \
+  }                                                                                    \
+  static void small_##S(T *restrict out, const T *restrict a, const T *restrict b,     \
+                        const tm_k_gemm *g) {                                          \
+    int64_t ai = g->ta ? 1 : g->k, ak = g->ta ? g->m : 1;                              \
+    int64_t bk = g->tb ? 1 : g->n, bj = g->tb ? g->k : 1;                              \
+    for (int64_t i = 0; i < g->m; i++)                                                 \
+      for (int64_t j = 0; j < g->n; j++) {                                             \
+        T sum = 0;                                                                     \
+        for (int64_t p = 0; p < g->k; p++)                                             \
+          sum += a[i * ai + p * ak] * b[p * bk + j * bj];                              \
+        out[i * g->n + j] = sum;                                                       \
+      }                                                                                \
+  }                                                                                    \
+  /* out (rows) = matrix times x; the matrix is (rows, cols), or (cols, rows) when t   \
+   */                                                                                  \
+  static void vector_##S(T *out, const T *matrix, const T *x, int64_t rows,            \
+                         int64_t cols, bool t) {                                       \
+    int r = (int)(t ? cols : rows), c = (int)(t ? rows : cols);                        \
+    cblas_##B##gemv(CblasRowMajor, t ? CblasTrans : CblasNoTrans, r, c, 1, matrix, c,  \
+                    x, 1, 0, out, 1);                                                  \
+  }                                                                                    \
+  void tm_k_gemm_##S(T *out, const T *a, const T *b, const tm_k_gemm *g) {             \
+    int64_t m = g->m, n = g->n, k = g->k;                                              \
+    if (m == 0 || n == 0) return;                                                      \
+    if (k == 0) {                                                                      \
+      memset(out, 0, (size_t)m *(size_t)n * sizeof *out);                              \
+    } else if (k == 1) {                                                               \
+      outer_##S(out, a, b, m, n);                                                      \
+    } else if (m * n <= SMALL && m * n * k <= SMALL) {                                 \
+      small_##S(out, a, b, g);                                                         \
+    } else if (n == 1) {                                                               \
+      vector_##S(out, a, b, m, k, g->ta);                                              \
+    } else if (m == 1) {                                                               \
+      vector_##S(out, b, a, n, k, !g->tb);                                             \
+    } else {                                                                           \
+      cblas_##B##gemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans,                \
+                      g->tb ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, 1, a, \
+                      (int)(g->ta ? m : k), b, (int)(g->tb ? k : n), 0, out, (int)n);  \
+    }                                                                                  \
+  }
+
+GEMM(f32, float, s)
+GEMM(f64, double, d)
