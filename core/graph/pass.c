@@ -30,6 +30,7 @@ struct pass {
   tm_map *update; /* uid -> serial of the last UPDATE + 1 */
   intptr_t serial;
   intptr_t barrier; /* serial of the last control node that may update */
+  bool folded;      /* what went into a folded node may be dead now */
   tm_err *err;
 };
 
@@ -124,6 +125,7 @@ static tm_status pass_fold(struct pass *ps, const tm_node *n, const tm_ref *in,
   tm_status s = tm_graph_add_const(ps->dst, out[0], node);
   tm_tensor_unref(out[0]);
   *done = s == TM_OK;
+  ps->folded = true;
   return s;
 }
 
@@ -202,7 +204,8 @@ static tm_status pass_all(struct pass *ps) {
   return pass_outputs(ps);
 }
 
-tm_status tm_graph_optimize(tm_graph *g, tm_graph **out, tm_err *err) {
+static tm_status pass_once(const tm_graph *g, tm_graph **out, bool *folded,
+                           tm_err *err) {
   struct pass ps = {.src = g, .err = err};
   size_t n = (size_t)g->nnode + 1;
   *out = NULL;
@@ -211,10 +214,22 @@ tm_status tm_graph_optimize(tm_graph *g, tm_graph **out, tm_err *err) {
   tm_free(ps.to, n * sizeof *ps.to);
   tm_map_free(ps.seen);
   tm_map_free(ps.update);
+  *folded = ps.folded;
   if (!s) {
     *out = ps.dst;
     return TM_OK;
   }
   tm_graph_unref(ps.dst);
   return s == TM_ENOMEM ? tm_nomem(err, "a graph") : s;
+}
+
+tm_status tm_graph_optimize(tm_graph *g, tm_graph **out, tm_err *err) {
+  bool folded, again;
+  tm_graph *once;
+  TM_TRY(pass_once(g, out, &folded, err));
+  if (!folded) return TM_OK;
+  once = *out;
+  tm_status s = pass_once(once, out, &again, err);
+  tm_graph_unref(once);
+  return s;
 }
