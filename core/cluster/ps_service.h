@@ -1,0 +1,22 @@
+/*
+ * ps_service.h - a store's side of the wire: frames to tm_store_handle and back.
+ *
+ * Ownership: the caller's; it must outlive every connection that uses it.
+ * Threads:   message from any loop thread.
+ */
+#ifndef TM_CLUSTER_PS_SERVICE_H
+#define TM_CLUSTER_PS_SERVICE_H
+
+#include "net/conn.h"
+#include "ps/store.h"
+
+typedef struct tm_ps_service tm_ps_service;
+
+TM_CHECKED tm_status tm_ps_service_new(const char *task, tm_ps_service **out);
+void tm_ps_service_free(tm_ps_service *s); /* s may be NULL */
+/* A new chief begins: the shards and tokens of the last one go. */
+TM_CHECKED tm_status tm_ps_service_reset(tm_ps_service *s);
+/* False: not a kind of a ps. */
+bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m);
+
+#endif
