@@ -97,7 +97,8 @@ static void worker_say(worker *w, const tm_closure *c, const tm_vars_counters *c
   d->err.step = (int64_t)c->id;
   if (!d->err.task[0]) memcpy(d->err.task, w->link.task, sizeof d->err.task);
   if (!d->err.msg[0])
-    strcpy(d->err.msg, "the function was cancelled; schedule it again");
+    snprintf(d->err.msg, sizeof d->err.msg,
+             "the function was cancelled; schedule it again");
 }
 
 /* Outputs go with the completion when somebody wants them. */
@@ -290,57 +291,76 @@ static void worker_turn_back(worker *w, worker_run *pend, worker_run *next) {
   worker_complete(w, next, TM_ECANCELLED, NULL);
 }
 
+/* What is sent, and how both parts ended. */
+typedef struct worker_parts {
+  tm_update *up;
+  int32_t nup, nrd;
+  tm_read *rd;
+  tm_status us, rs;
+  tm_err up_err, rd_err;
+} worker_parts;
+
+static void worker_gather(worker_run *pend, worker_run *next, worker_parts *p) {
+  memset(p, 0, sizeof *p);
+  tm_err_clear(&p->up_err);
+  tm_err_clear(&p->rd_err);
+  if (pend) {
+    p->up = pend->up;
+    p->nup = pend->nup;
+  }
+  if (!next) return;
+  p->rs = next->fetched;
+  p->rd_err = next->fetch_err;
+  if (p->rs == TM_OK) p->rs = tm_step_reads(next->step, &p->rd, &p->nrd, &p->rd_err);
+  if (p->rs) p->nrd = 0;
+}
+
+/* One failure that hits whatever parts were asked for. */
+static void worker_parts_fail(worker_parts *p, tm_status up, tm_status rd) {
+  if (p->nup) p->us = up;
+  if (p->nrd == 0 || rd == TM_OK) return;
+  p->rs = rd;
+  p->rd_err = p->up_err;
+}
+
+static bool worker_may_look_ahead(const worker_run *next) {
+  return !next || !next->slot || !tm_programs_late_next(next->slot);
+}
+
 /* UPDATE(pend) and READ(next) in one exchange; *ahead is fetched meanwhile. */
 static void worker_exchange(worker *w, worker_run *pend, worker_run *next,
-                            worker_run **ahead, tm_status *us, tm_err *up_err,
-                            tm_status *rs, tm_err *rd_err) {
-  tm_read *rd = NULL;
-  int32_t nrd = 0, nup = pend ? pend->nup : 0;
-  *us = TM_OK;
-  *rs = TM_OK;
-  if (next) {
-    *rs = next->fetched;
-    *rd_err = next->fetch_err;
-    if (*rs == TM_OK) *rs = tm_step_reads(next->step, &rd, &nrd, rd_err);
-  }
-  if (*rs) nrd = 0;
-  tm_status sent = TM_EAGAIN;
-  if (nup || nrd) {
+                            worker_run **ahead, worker_parts *p) {
+  worker_gather(pend, next, p);
+  bool any = p->nup + p->nrd > 0;
+  tm_status sent = TM_OK;
+  if (any) {
     worker_token(w, pend ? pend : next);
-    sent = tm_vars_begin(w->vars, pend ? pend->up : NULL, nup, rd, nrd, up_err);
+    sent = tm_vars_begin(w->vars, p->up, p->nup, p->rd, p->nrd, &p->up_err);
   }
-  if (!next || !next->slot || !tm_programs_late_next(next->slot))
-    *ahead = worker_ahead(w, false);
-  if (nup + nrd == 0) return;
-  tm_status answer = sent;
-  if (sent == TM_OK) {
-    sent = tm_vars_wait(w->vars, us, &answer, up_err);
-  } else if (nup) {
-    *us = sent;
+  if (worker_may_look_ahead(next)) *ahead = worker_ahead(w, false);
+  if (!any) return;
+  if (sent) {
+    worker_parts_fail(p, sent, sent);
+    return;
   }
-  if (nrd && answer) {
-    *rs = answer;
-    *rd_err = *up_err;
-  }
+  tm_status up, rd;
+  if (tm_vars_wait(w->vars, &up, &rd, &p->up_err)) worker_parts_fail(p, up, rd);
 }
 
 static void worker_turn(worker *w, worker_run **pend_at, worker_run **next_at) {
   worker_run *pend = *pend_at, *next = *next_at, *ahead = NULL;
-  tm_err up_err, rd_err;
-  tm_status us, rs;
+  worker_parts p;
   *pend_at = *next_at = NULL;
   if (next && !worker_start(w, next)) {
     worker_turn_back(w, pend, next);
     return;
   }
-  tm_err_clear(&up_err);
-  tm_err_clear(&rd_err);
   tm_vars_counters before = w->vars->count;
-  worker_exchange(w, pend, next, &ahead, &us, &up_err, &rs, &rd_err);
+  worker_exchange(w, pend, next, &ahead, &p);
   if (pend) worker_count(&pend->count, &before, &w->vars->count, true, false);
   if (next) worker_count(&next->count, &before, &w->vars->count, false, true);
-  if (pend) worker_complete(w, pend, us, &up_err);
-  if (next) *pend_at = worker_compute(w, next, rs, &rd_err);
+  if (pend) worker_complete(w, pend, p.us, &p.up_err);
+  if (next) *pend_at = worker_compute(w, next, p.rs, &p.rd_err);
   *next_at = ahead;
 }
 

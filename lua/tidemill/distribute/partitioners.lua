@@ -79,12 +79,12 @@ M.MinSizePartitioner = class("MinSizePartitioner",
     end
   end,
   function(self, shape, dtype, axis)
-    local where, count = "MinSizePartitioner", nil
-    axis, count = measure(where, shape, axis)
+    local where = "MinSizePartitioner"
+    local at, count = measure(where, shape, axis)
     local bytes = count * element_bytes(where, dtype, self.bytes_per_string)
     local n = math.ceil(bytes / self.min_shard_bytes)
-    n = math.min(shape[axis], self.max_shards, n)
-    return result(shape, axis, math.max(1, math.floor(n)))
+    n = math.min(shape[at], self.max_shards, n)
+    return result(shape, at, math.max(1, math.floor(n)))
   end)
 
 --- So many shards that none is above max_shard_bytes (a row above it is a shard of its own),
@@ -97,14 +97,14 @@ M.MaxSizePartitioner = class("MaxSizePartitioner",
     if o.max_shards ~= nil then positive("MaxSizePartitioner", "max_shards", o.max_shards) end
   end,
   function(self, shape, dtype, axis)
-    local where, count = "MaxSizePartitioner", nil
-    axis, count = measure(where, shape, axis)
-    if count == 0 then return result(shape, axis, 1) end
-    local slice = count / shape[axis] * element_bytes(where, dtype, self.bytes_per_string)
+    local where = "MaxSizePartitioner"
+    local at, count = measure(where, shape, axis)
+    if count == 0 then return result(shape, at, 1) end
+    local slice = count / shape[at] * element_bytes(where, dtype, self.bytes_per_string)
     local per_shard = math.max(1, math.floor(self.max_shard_bytes / slice))
-    local n = math.ceil(shape[axis] / per_shard)
+    local n = math.ceil(shape[at] / per_shard)
     if self.max_shards then n = math.min(self.max_shards, n) end
-    return result(shape, axis, math.floor(n))
+    return result(shape, at, math.floor(n))
   end)
 
 return M
