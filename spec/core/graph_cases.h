@@ -37,8 +37,8 @@ static inline tm_tensor *case_tensor_of(const struct case_tensor *c) {
   tm_err err = {0};
   int64_t n = tm_shape_count(&s);
   if (c->dtype == TM_STRING) {
-    tm_str str[64];
-    assert_true(n <= 64);
+    tm_str str[400];
+    assert_true(n <= 400);
     for (int64_t i = 0; i < n; i++) str[i] = (tm_str){c->s[i], strlen(c->s[i])};
     assert_ok_err(tm_tensor_strings(&s, str, &t, &err), &err);
     return t;
