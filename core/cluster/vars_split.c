@@ -181,6 +181,24 @@ static tm_view split_row_view(const tm_var_info *info, void *p, int64_t n) {
 
 /* --- reads --- */
 
+/* Where each distinct row of the answer goes: to its first place in dst or, when rows
+ * are combined, into memory of our own (*rows). */
+static tm_status split_rows_places(tm_vars *v, const tm_read *rd, const split_rows *r,
+                                   size_t row, void **at, uint8_t **rows, tm_err *err) {
+  *rows = NULL;
+  if (rd->fan > 0) {
+    *rows = tm_arena_alloc(&v->scratch->arena, (size_t)(r->nu + 1) * row + 64);
+    if (!*rows) return tm_nomem(err, "rows");
+    *rows = (uint8_t *)(((uintptr_t)*rows + 63) & ~(uintptr_t)63);
+  }
+  for (int64_t i = 0; i < r->nu; i++) {
+    int32_t u = r->order[i];
+    at[i] = *rows ? *rows + (size_t)u * row
+                  : (uint8_t *)rd->dst.data + (size_t)r->first[u] * row;
+  }
+  return TM_OK;
+}
+
 static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *rd,
                                  tm_err *err) {
   split_rows r = {0};
@@ -192,8 +210,8 @@ static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *r
   TM_TRY(split_bucket(v, info, rd->shard, &r, err));
   void **at = tm_arena_alloc(a, (size_t)(r.nu + 1) * sizeof(void *));
   if (!at) return tm_nomem(err, "rows");
-  for (int64_t i = 0; i < r.nu; i++)
-    at[i] = (uint8_t *)rd->dst.data + (size_t)r.first[r.order[i]] * row;
+  uint8_t *rows;
+  TM_TRY(split_rows_places(v, rd, &r, row, at, &rows, err));
   for (int32_t k = 0; k < info->nshard; k++) {
     int64_t from = r.start[k], n = r.start[k + 1] - from;
     if (n == 0) continue;
@@ -208,10 +226,18 @@ static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *r
     it->dst = split_row_view(info, rd->dst.data, n);
     l->bytes_rd += (size_t)n * row;
   }
-  if (r.nu == r.n) return TM_OK;
+  if (r.nu == r.n && !rows) return TM_OK;
   tm_vars_repeat *rep = tm_arena_alloc(a, sizeof *rep);
   if (!rep) return tm_nomem(err, "rows");
-  *rep = (tm_vars_repeat){v->scratch->repeats, rd->dst.data, row, r.n, r.first, r.inv};
+  *rep = (tm_vars_repeat){.next = v->scratch->repeats,
+                          .dst = rd->dst.data,
+                          .row_bytes = row,
+                          .n = r.n,
+                          .first = r.first,
+                          .inv = r.inv,
+                          .rows = rows,
+                          .rd = rd,
+                          .dtype = info->dtype};
   v->scratch->repeats = rep;
   return TM_OK;
 }
@@ -309,6 +335,18 @@ static tm_status split_update_dense(tm_vars *v, const tm_var_info *info,
   return TM_OK;
 }
 
+/* Gradients that stand for groups of ids (floats only, see ops_state.c). */
+static void split_spread(tm_dtype t, const tm_update *up, const split_rows *r,
+                         void *sum, int64_t width) {
+  double scale = up->mean ? 1.0 / (double)up->fan : 1.0;
+  if (t == TM_F32)
+    tm_k_spread_rows_f32(sum, up->value.data, r->first, r->inv, r->n, up->fan, width,
+                         (float)scale);
+  else
+    tm_k_spread_rows_f64(sum, up->value.data, r->first, r->inv, r->n, up->fan, width,
+                         scale);
+}
+
 /* Sum (APPLY_ROWS, SCATTER_ADD and SUB) or keep the last of (SCATTER_SET) repeated
  * ids' rows: one row a unique id, in order of `uniq`. */
 static tm_status split_fold_rows(tm_vars *v, const tm_var_info *info,
@@ -316,14 +354,17 @@ static tm_status split_fold_rows(tm_vars *v, const tm_var_info *info,
                                  tm_err *err) {
   size_t row = split_row_bytes(info);
   *out = up->value.data;
-  if (r->nu == r->n) return TM_OK; /* order of first appearance is the order itself */
+  /* The order of first appearance is the order itself. */
+  if (r->nu == r->n && up->fan <= 1) return TM_OK;
   bool set = up->kind == TM_UP_SCATTER_SET;
   uint8_t *sum = tm_arena_alloc(&v->scratch->arena, (size_t)(r->nu + 1) * row + 64);
   if (!sum) return tm_nomem(err, "summed rows");
   sum = (uint8_t *)(((uintptr_t)sum + 63) & ~(uintptr_t)63);
   *out = sum;
   int64_t width = (int64_t)(row / tm_dtype_size(info->dtype));
-  if (set) {
+  if (up->fan > 0) {
+    split_spread(info->dtype, up, r, sum, width);
+  } else if (set) {
     for (int64_t i = 0; i < r->n; i++)
       memcpy(sum + (size_t)r->inv[i] * row,
              (const uint8_t *)up->value.data + (size_t)i * row, row);
@@ -387,7 +428,11 @@ static tm_status split_update_rows(tm_vars *v, const tm_var_info *info,
   split_rows r = {0};
   void *rows;
   size_t row = split_row_bytes(info);
-  TM_TRY(split_update_check_rows(info, up, tm_view_count(up->ids), err));
+  int64_t n_ids = tm_view_count(up->ids);
+  if (up->fan > 0 && (n_ids % up->fan || !tm_dtype_is_float(info->dtype)))
+    return tm_fail(err, TM_EINVAL, "%s: ids do not make groups of %d", split_name(info),
+                   up->fan);
+  TM_TRY(split_update_check_rows(info, up, up->fan > 0 ? n_ids / up->fan : n_ids, err));
   TM_TRY(split_unique(v, info, up->shard, up->ids, &r, err));
   TM_TRY(split_fold_rows(v, info, up, &r, &rows, err));
   if (!rows) {
@@ -428,6 +473,25 @@ tm_status tm_vars_split(tm_vars *v, const tm_update *up, int32_t nup, tm_read *r
   return TM_OK;
 }
 
+static void split_copy_repeats(const tm_vars_repeat *r) {
+  for (int64_t i = 0; i < r->n; i++)
+    if (r->first[r->inv[i]] != i)
+      memcpy(r->dst + (size_t)i * r->row_bytes,
+             r->dst + (size_t)r->first[r->inv[i]] * r->row_bytes, r->row_bytes);
+}
+
+static void split_combine(const tm_vars_repeat *r) {
+  int64_t fan = r->rd->fan, groups = r->n / fan;
+  int64_t width = (int64_t)(r->row_bytes / tm_dtype_size(r->dtype));
+  double scale = r->rd->mean ? 1.0 / (double)fan : 1.0;
+  if (r->dtype == TM_F32)
+    tm_k_combine_rows_f32((float *)(void *)r->dst, r->rows, r->inv, groups, fan, width,
+                          (float)scale);
+  else
+    tm_k_combine_rows_f64((double *)(void *)r->dst, r->rows, r->inv, groups, fan, width,
+                          scale);
+}
+
 void tm_vars_join_reads(tm_vars *v) {
   tm_vars_scratch *sc = v->scratch;
   for (tm_vars_whole *w = sc->wholes; w; w = w->next) {
@@ -435,11 +499,12 @@ void tm_vars_join_reads(tm_vars *v) {
     w->rd->out = it->out;
     it->out = NULL;
   }
-  for (tm_vars_repeat *r = sc->repeats; r; r = r->next)
-    for (int64_t i = 0; i < r->n; i++)
-      if (r->first[r->inv[i]] != i)
-        memcpy(r->dst + (size_t)i * r->row_bytes,
-               r->dst + (size_t)r->first[r->inv[i]] * r->row_bytes, r->row_bytes);
+  for (tm_vars_repeat *r = sc->repeats; r; r = r->next) {
+    if (r->rows)
+      split_combine(r);
+    else
+      split_copy_repeats(r);
+  }
 }
 
 void tm_vars_forget_reads(tm_vars *v) {

@@ -25,6 +25,9 @@ typedef struct tm_vars_repeat {
   size_t row_bytes;
   int64_t n;
   const int32_t *first, *inv;
+  const void *rows; /* combined read: distinct rows, summed into dst; else NULL */
+  const tm_read *rd;
+  tm_dtype dtype;
 } tm_vars_repeat;
 
 /* A whole read of an unsharded variable: the answer's tensor is the result. */

@@ -17,11 +17,17 @@
  * Gradients of read_variable and gather_variable go to the variable, not to an input;
  * the tape knows them (tape.c).
  *
+ * `combine` ("none", "sum", "mean") of gather_variable sums groups of rows along the
+ * last axis of ids; that of apply_optimizer_rows is its gradient: one row of values for
+ * each group of ids.  The pass combine.c puts them in for a reduction of a gather, so
+ * that repeated rows need not be spread out in memory.
+ *
  * Attribute positions are fixed by these enums.
  */
 enum { A_UID, A_DTYPE, A_SHAPE };                        /* all of them begin so */
 enum { A_READ_SHARD = 3, A_MODE = 3, A_MODE_SHARD = 4 }; /* reads; assign, scatter */
-enum { A_SLOT_OPT = 3, A_SLOT_NAME = 4 };                /* read_slot */
+enum { A_GATHER_COMBINE = 4, A_APPLY_COMBINE = 7 };
+enum { A_SLOT_OPT = 3, A_SLOT_NAME = 4 }; /* read_slot */
 enum { A_RULE = 3, A_OPT = 4, A_HYPER = 5, A_APPLY_SHARD = 6 };
 
 static tm_type state_type(const tm_attrs *a) {
@@ -76,11 +82,38 @@ static tm_status infer_read(tm_infer *c) {
   return state_check(c, &c->out[0]);
 }
 
+/* 0: none, 1: sum, 2: mean, -1: something else. */
+static int state_combine(const tm_attrs *a, int at) {
+  static const char *const names[] = {"none", "sum", "mean"};
+  for (int i = 0; i < (int)TM_COUNT(names); i++)
+    if (strcmp(a->a[at].u.s, names[i]) == 0) return i;
+  return -1;
+}
+
+static tm_status state_check_combine(tm_infer *c, int at, const tm_type *var,
+                                     int *combine) {
+  *combine = state_combine(c->attrs, at);
+  if (*combine < 0)
+    return tm_fail(c->err, TM_EINVAL, "combine is \"%s\", must be none, sum or mean",
+                   c->attrs->a[at].u.s);
+  if (*combine > 0 && !tm_dtype_is_float(var->dtype))
+    return tm_fail(c->err, TM_EINVAL, "rows of %s cannot be combined",
+                   tm_dtype_name(var->dtype));
+  return TM_OK;
+}
+
 static tm_status infer_gather(tm_infer *c) {
-  tm_type var;
+  tm_type var, ids = c->in[0];
+  int combine;
   TM_TRY(state_check(c, &var));
+  TM_TRY(state_check_combine(c, A_GATHER_COMBINE, &var, &combine));
   c->nout = 1;
-  return state_rows(c, &c->in[0], &var, &c->out[0]);
+  if (combine) {
+    if (ids.shape.rank < 1 || ids.shape.dim[ids.shape.rank - 1] == 0)
+      return tm_fail(c->err, TM_EINVAL, "there are no ids to combine the rows of");
+    ids.shape.rank--;
+  }
+  return state_rows(c, &ids, &var, &c->out[0]);
 }
 
 void tm_node_read(const tm_op *op, const tm_attrs *a, const tm_view *const *in,
@@ -97,7 +130,11 @@ void tm_node_read(const tm_op *op, const tm_attrs *a, const tm_view *const *in,
   bool rows = strcmp(op->name, "gather_variable") == 0;
   rd->kind = rows ? TM_READ_ROWS : TM_READ_DENSE;
   rd->shard = (int32_t)a->a[A_READ_SHARD].u.i;
-  if (rows) rd->ids = in[0];
+  if (!rows) return;
+  rd->ids = in[0];
+  int combine = state_combine(a, A_GATHER_COMBINE);
+  rd->mean = combine == 2;
+  if (combine) rd->fan = (int32_t)in[0]->shape.dim[in[0]->shape.rank - 1];
 }
 
 /* --- updates --- */
@@ -165,11 +202,30 @@ static tm_status infer_apply(tm_infer *c) {
   return state_value(c, "the gradient", &c->in[0], &var);
 }
 
+/* Combined: one row a group of ids. */
+static tm_status state_check_groups(tm_infer *c, const tm_type *var) {
+  tm_type want = *var;
+  int64_t n = c->in[0].shape.dim[0],
+          m = c->in[1].shape.rank ? c->in[1].shape.dim[0] : 1;
+  if (c->in[0].dtype != TM_I64 || c->in[0].shape.rank != 1)
+    return tm_fail(c->err, TM_EINVAL, "ids must be an int64 vector");
+  if (var->shape.rank < 1)
+    return tm_fail(c->err, TM_EINVAL, "a scalar variable has no rows");
+  want.shape.dim[0] = -1;
+  TM_TRY(state_value(c, "the value of rows", &c->in[1], &want));
+  if (n >= 0 && m >= 0 && (m == 0 ? n != 0 : n % m != 0))
+    return tm_fail(c->err, TM_EINVAL,
+                   "%" PRId64 " ids do not make %" PRId64 " equal groups", n, m);
+  return TM_OK;
+}
+
 static tm_status infer_apply_rows(tm_infer *c) {
   tm_type var;
+  int combine;
   TM_TRY(state_check(c, &var));
   TM_TRY(state_check_step(c, &var, 2));
-  return state_check_rows(c, &var);
+  TM_TRY(state_check_combine(c, A_APPLY_COMBINE, &var, &combine));
+  return combine ? state_check_groups(c, &var) : state_check_rows(c, &var);
 }
 
 static void update_rule(const tm_attrs *a, const tm_view *lr, const tm_view *t,
@@ -196,6 +252,10 @@ tm_status tm_node_update(const tm_op *op, const tm_attrs *a, const tm_view *cons
   if (apply) {
     up->kind = rows ? TM_UP_APPLY_ROWS : TM_UP_APPLY;
     update_rule(a, in[rows ? 2 : 1], in[rows ? 3 : 2], up);
+    int combine = rows ? state_combine(a, A_APPLY_COMBINE) : 0;
+    up->mean = combine == 2;
+    if (combine && up->value.shape.dim[0] > 0)
+      up->fan = (int32_t)(tm_view_count(up->ids) / up->value.shape.dim[0]);
     if (up->t < 1)
       return tm_fail(err, TM_EINVAL, "the step number is %" PRId64 ", counts from 1",
                      up->t);
@@ -254,7 +314,7 @@ static const tm_op ops[] = {
                  .flags = READ,
                  .infer = infer_read},
     [OP_GATHER] = {.name = "gather_variable",
-                   .sig = "ids; " VAR ", shard:int=-1",
+                   .sig = "ids; " VAR ", shard:int=-1, combine:str=none",
                    .help = "Rows of a variable: ids.shape + shape[2:].",
                    .flags = READ,
                    .infer = infer_gather},
@@ -280,7 +340,7 @@ static const tm_op ops[] = {
                   .flags = UPDATE,
                   .infer = infer_apply},
     [OP_APPLY_ROWS] = {.name = "apply_optimizer_rows",
-                       .sig = "ids, rows, lr, t; " RULE,
+                       .sig = "ids, rows, lr, t; " RULE ", combine:str=none",
                        .help = "One step of an optimizer for some rows (ids may "
                                "repeat: their gradients are summed).",
                        .flags = UPDATE,

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "graph/combine.h"
 #include "graph/nodes.h"
 #include "graph/run.h"
 
@@ -223,13 +224,36 @@ static tm_status pass_once(const tm_graph *g, tm_graph **out, bool *folded,
   return s == TM_ENOMEM ? tm_nomem(err, "a graph") : s;
 }
 
+/* Runs a pass over *g and puts its result there. */
+static tm_status pass_again(tm_graph **g, tm_err *err) {
+  bool folded;
+  tm_graph *out;
+  TM_TRY(pass_once(*g, &out, &folded, err));
+  tm_graph_unref(*g);
+  *g = out;
+  return TM_OK;
+}
+
+static tm_status pass_combine(tm_graph **g, tm_err *err) {
+  tm_graph *out;
+  TM_TRY(tm_graph_combine(*g, &out, err));
+  if (!out) return TM_OK;
+  tm_graph_unref(*g);
+  *g = out;
+  return pass_again(g, err);
+}
+
 tm_status tm_graph_optimize(tm_graph *g, tm_graph **out, tm_err *err) {
-  bool folded, again;
-  tm_graph *once;
-  TM_TRY(pass_once(g, out, &folded, err));
-  if (!folded) return TM_OK;
-  once = *out;
-  tm_status s = pass_once(once, out, &again, err);
-  tm_graph_unref(once);
-  return s;
+  bool folded;
+  tm_graph *o;
+  *out = NULL;
+  TM_TRY(pass_once(g, &o, &folded, err));
+  tm_status s = folded ? pass_again(&o, err) : TM_OK;
+  if (!s) s = pass_combine(&o, err);
+  if (s) {
+    tm_graph_unref(o);
+    return s == TM_ENOMEM ? tm_nomem(err, "a graph") : s;
+  }
+  *out = o;
+  return TM_OK;
 }

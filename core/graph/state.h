@@ -39,6 +39,9 @@ typedef struct tm_update {
   double hyper[TM_MAX_HYPER]; /* meaning by rule, see ps/rule.h; [0] = learning rate,
                                  from [1] on the op's `hyper` attribute */
   int64_t t;                  /* step number from 1 (Adam's bias correction) */
+  int32_t fan; /* > 0 (APPLY_ROWS): value has a row for each `fan` ids: the gradient of
+                  ids[i] is row i / fan of it, divided by fan when `mean` */
+  bool mean;
 } tm_update;
 
 typedef enum tm_read_kind {
@@ -55,7 +58,10 @@ typedef struct tm_read {
   uint64_t optimizer; /* SLOT */
   const char *slot;   /* SLOT: "momentum", "rms", ... */
   tm_view dst;        /* ROWS: dst.data != NULL: ids.shape + row shape, filled here */
-  tm_tensor *out;     /* DENSE, SLOT: set, a reference (may share the ps's version) */
+  int32_t fan;        /* > 0 (ROWS): dst row g is the sum of the rows of ids g * fan ..
+                         g * fan + fan - 1, divided by fan when `mean` */
+  bool mean;
+  tm_tensor *out; /* DENSE, SLOT: set, a reference (may share the ps's version) */
 } tm_read;
 
 /* One row of tensors an iterator gives. */

@@ -40,26 +40,26 @@ static inline tm_status help_update(help_state *h, const tm_update *up, tm_err *
   help_note(h, "U", up->uid);
   if (tm_tensor_copy(&h->var[up->uid]->v, &t, err)) return TM_ENOMEM;
   x = t->v.data;
-  int64_t n = tm_view_count(&up->value), rows = up->ids ? tm_view_count(up->ids) : 1;
-  int64_t width = rows ? n / rows : 0;
-  for (int64_t i = 0; i < n; i++) {
-    int64_t at = i;
+  int64_t fan = up->fan > 0 ? up->fan : 1, rows = up->ids ? tm_view_count(up->ids) : 1;
+  int64_t width = rows ? tm_view_count(&up->value) * fan / rows : 0;
+  for (int64_t i = 0; i < rows * width; i++) {
+    int64_t at = i, from = i / width / fan * width + i % width;
     if (up->ids) at = tm_view_get_i64(up->ids, i / width) * width + i % width;
     switch (up->kind) {
       case TM_UP_ASSIGN:
       case TM_UP_SCATTER_SET:
-        x[at] = g[i];
+        x[at] = g[from];
         break;
       case TM_UP_ADD:
       case TM_UP_SCATTER_ADD:
-        x[at] += g[i];
+        x[at] += g[from];
         break;
       case TM_UP_SUB:
       case TM_UP_SCATTER_SUB:
-        x[at] -= g[i];
+        x[at] -= g[from];
         break;
       default:
-        x[at] -= (float)up->hyper[0] * g[i];
+        x[at] -= (float)up->hyper[0] * g[from] / (up->mean ? (float)fan : 1);
         break;
     }
   }
@@ -76,12 +76,17 @@ static inline tm_status help_read(help_state *h, tm_read *rd, tm_err *err) {
     return TM_OK;
   }
   int64_t rows = t->v.shape.dim[0], width = tm_view_count(&t->v) / rows;
+  int64_t fan = rd->fan > 0 ? rd->fan : 1;
+  float *dst = rd->dst.data;
+  memset(dst, 0, tm_view_bytes(&rd->dst));
   for (int64_t i = 0, n = tm_view_count(rd->ids); i < n; i++) {
     int64_t id = tm_view_get_i64(rd->ids, i);
     if (id < 0 || id >= rows) return tm_fail(err, TM_EINVAL, "no row %d", (int)id);
-    memcpy((float *)rd->dst.data + i * width, (float *)t->v.data + id * width,
-           (size_t)width * sizeof(float));
+    for (int64_t k = 0; k < width; k++)
+      dst[i / fan * width + k] += ((float *)t->v.data)[id * width + k];
   }
+  for (int64_t i = 0; rd->mean && i < tm_view_count(&rd->dst); i++)
+    dst[i] /= (float)fan;
   return TM_OK;
 }
 
