@@ -163,6 +163,9 @@ TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin
   X(create)             \
   X(random)             \
   X(nn)                 \
+  X(dropout)            \
+  X(norm)               \
+  X(sort)               \
   X(softmax)            \
   X(loss)               \
   X(strings)            \

@@ -7,34 +7,15 @@
 #include "base/philox.h"
 #include "graph/broadcast.h"
 #include "graph/infer.h"
+#include "graph/stream.h"
 #include "kernel/random.h"
 #include "kernel/vmath.h"
 
 /*
  * Random numbers.
  *
- * Design.  A number depends on (key, stream, element).  With a seed: key = seed,
- * stream = number of the closure, so that the same seed gives the same numbers
- * everywhere and every closure other ones.  Without: key = global seed, stream from
- * the op's place and the closure's number, so a closure that runs again repeats its
- * numbers.  No op keeps a counter.
+ * Design.  graph/stream.h says where the numbers come from.  No op keeps a counter.
  */
-
-struct random_stream {
-  uint64_t key, stream;
-};
-
-static struct random_stream random_stream_of(const tm_kctx *c, int32_t seed_attr) {
-  struct random_stream s;
-  if (tm_at_has(c->attrs, seed_attr)) {
-    s.key = (uint64_t)tm_at_int(c->attrs, seed_attr);
-    s.stream = c->env->closure;
-  } else {
-    s.key = c->env->seed;
-    s.stream = tm_mix64(c->place ^ tm_mix64(c->env->closure + 1));
-  }
-  return s;
-}
 
 /* --- normal, truncated_normal, uniform, bernoulli: "shape | a, b?, seed, dtype" --- */
 
@@ -52,7 +33,7 @@ static tm_status infer_normal(tm_infer *c) {
   return random_infer(c, t);
 }
 static tm_status kernel_normal(tm_kctx *c) {
-  struct random_stream s = random_stream_of(c, 3);
+  tm_random_stream s = tm_random_stream_of(c, 3);
   double mean = tm_at_float(c->attrs, 1), dev = tm_at_float(c->attrs, 2);
   size_t n = (size_t)tm_view_count(&c->out[0]);
   if (c->out[0].dtype == TM_F32)
@@ -63,7 +44,7 @@ static tm_status kernel_normal(tm_kctx *c) {
   return TM_OK;
 }
 static tm_status kernel_truncated(tm_kctx *c) {
-  struct random_stream s = random_stream_of(c, 3);
+  tm_random_stream s = tm_random_stream_of(c, 3);
   double mean = tm_at_float(c->attrs, 1), dev = tm_at_float(c->attrs, 2);
   size_t n = (size_t)tm_view_count(&c->out[0]);
   if (c->out[0].dtype == TM_F32)
@@ -91,7 +72,7 @@ static tm_status infer_uniform(tm_infer *c) {
   return random_infer(c, t);
 }
 
-static void random_integers(const tm_view *out, struct random_stream s, int64_t low,
+static void random_integers(const tm_view *out, tm_random_stream s, int64_t low,
                             uint64_t range) {
   enum { PART = 256 };
   int64_t part[PART], n = tm_view_count(out);
@@ -105,7 +86,7 @@ static void random_integers(const tm_view *out, struct random_stream s, int64_t 
 }
 
 static tm_status kernel_uniform(tm_kctx *c) {
-  struct random_stream s = random_stream_of(c, 3);
+  tm_random_stream s = tm_random_stream_of(c, 3);
   const tm_view *out = &c->out[0];
   double low = tm_at_float(c->attrs, 1);
   double high = tm_at_has(c->attrs, 2) ? tm_at_float(c->attrs, 2) : 1;
@@ -131,7 +112,7 @@ static tm_status infer_bernoulli(tm_infer *c) {
 }
 static tm_status kernel_bernoulli(tm_kctx *c) {
   enum { PART = 256 };
-  struct random_stream s = random_stream_of(c, 2);
+  tm_random_stream s = tm_random_stream_of(c, 2);
   const tm_view *out = &c->out[0];
   float u[PART], p = (float)tm_at_float(c->attrs, 1);
   uint8_t b[PART];
@@ -199,7 +180,7 @@ static int64_t random_class(const double *sum, int64_t n, double x) {
 }
 
 static tm_status kernel_categorical(tm_kctx *c) {
-  struct random_stream s = random_stream_of(c, 1);
+  tm_random_stream s = tm_random_stream_of(c, 1);
   double *sum = c->scratch, u;
   int64_t rows = c->in[0].shape.dim[0], n = c->in[0].shape.dim[1];
   int64_t samples = tm_at_int(c->attrs, 0);
@@ -231,7 +212,7 @@ static size_t scratch_shuffle(const tm_kctx *c) {
 }
 /* Fisher and Yates. */
 static tm_status kernel_shuffle(tm_kctx *c) {
-  struct random_stream s = random_stream_of(c, 0);
+  tm_random_stream s = tm_random_stream_of(c, 0);
   int64_t n = c->in[0].shape.dim[0], *order = c->scratch;
   size_t row = n ? tm_view_bytes(&c->in[0]) / (size_t)n : 0;
   tm_rng rng;

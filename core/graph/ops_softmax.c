@@ -44,9 +44,9 @@ static tm_k_walk softmax_walk(const tm_shape *s, int32_t axis) {
 }
 
 typedef void rows_f32(float *o, const float *a, const float *b, int64_t rows,
-                         int64_t n);
+                      int64_t n);
 typedef void rows_f64(double *o, const double *a, const double *b, int64_t rows,
-                         int64_t n);
+                      int64_t n);
 
 static tm_status softmax_run(tm_kctx *c, rows_f32 *f32, rows_f64 *f64) {
   const tm_shape *s = &c->in[0].shape;

@@ -108,6 +108,89 @@ static void ops_of_strings_agree_with_the_reference(void **state) {
   case_run_all(strings_cases, TM_COUNT(strings_cases));
 }
 
+/* --- lookup tables --- */
+
+static tm_value *strings(int64_t n, const char *const *s) {
+  struct case_tensor c = {TM_STRING, 1, {n}, NULL, s};
+  return help_keep(help_value(case_tensor_of(&c)));
+}
+
+/* lookup of x in the table, with num_oov numbers from 100 on, or strictly. */
+static tm_status lookup(tm_scope *sc, tm_value *x, tm_value *const *table,
+                        int64_t num_oov, bool strict, tm_value **out, tm_err *err) {
+  tm_attrs a = {.n = 6};
+  int32_t nout;
+  tm_attr_set_tensor(&a.a[0], table[0]->t);
+  tm_attr_set_tensor(&a.a[1], table[1]->t);
+  tm_attr_set_int(&a.a[3], TM_ATTR_INT, num_oov);
+  tm_attr_set_int(&a.a[4], TM_ATTR_INT, 100);
+  tm_attr_set_bool(&a.a[5], strict);
+  tm_status s = tm_apply(sc, tm_op_find("lookup"), &x, 1, &a, out, &nout, err);
+  tm_attrs_release(&a);
+  if (!s) help_keep(out[0]);
+  return s;
+}
+
+static void lookup_table(tm_scope *sc, tm_value *keys, tm_value *values,
+                         tm_value **out) {
+  tm_value *in[2] = {keys, values};
+  int32_t nout;
+  tm_err err = {0};
+  assert_ok_err(tm_apply(sc, tm_op_find("lookup_table"), in, values ? 2 : 1, NULL, out,
+                         &nout, &err),
+                &err);
+  assert_int_equal(nout, 2);
+  help_keep(out[0]);
+  help_keep(out[1]);
+}
+
+static void words_are_looked_up(void **state) {
+  (void)state;
+  tm_scope *sc;
+  tm_value *table[TM_MAX_OUTPUTS], *out[TM_MAX_OUTPUTS];
+  tm_err err = {0};
+  assert_ok_err(tm_ops_init(&err), &err);
+  assert_ok(tm_scope_new(&sc));
+  const char *const words[] = {"avenger", "ironman", "batman", "hulk", ""};
+  lookup_table(sc, strings(5, words), NULL, table);
+  tm_value *x = strings(4, (const char *const[]){"hulk", "", "nobody", "avenger"});
+  assert_ok_err(lookup(sc, x, table, 0, false, out, &err), &err);
+  const int64_t *y = out[0]->t->v.data;
+  assert_int_equal(y[0], 3);
+  assert_int_equal(y[1], 4);
+  assert_int_equal(y[2], -1);
+  assert_int_equal(y[3], 0);
+  assert_ok_err(lookup(sc, x, table, 7, false, out, &err), &err);
+  assert_in_range(((int64_t *)out[0]->t->v.data)[2], 100, 106);
+  assert_int_equal(lookup(sc, x, table, 0, true, out, &err), TM_EINVAL);
+  assert_non_null(strstr(err.msg, "\"nobody\" at position 3 is not in the vocabulary"));
+  help_drop();
+  tm_scope_free(sc);
+}
+
+static void numbers_are_looked_up(void **state) {
+  (void)state;
+  enum { N = 1000 };
+  tm_scope *sc;
+  tm_value *table[TM_MAX_OUTPUTS], *out[TM_MAX_OUTPUTS];
+  int64_t key[N], value[N];
+  tm_err err = {0};
+  assert_ok_err(tm_ops_init(&err), &err);
+  assert_ok(tm_scope_new(&sc));
+  for (int64_t i = 0; i < N; i++) {
+    key[i] = (i - 500) * 1024;
+    value[i] = 2 * i;
+  }
+  lookup_table(sc, help_keep(help_value(help_ids(N, key))),
+               help_keep(help_value(help_ids(N, value))), table);
+  assert_ok_err(
+      lookup(sc, help_keep(help_value(help_ids(N, key))), table, 0, true, out, &err),
+      &err);
+  assert_memory_equal(out[0]->t->v.data, value, sizeof value);
+  help_drop();
+  tm_scope_free(sc);
+}
+
 static void mistakes_are_named(void **state) {
   (void)state;
   bad_run_all(bad, TM_COUNT(bad));
@@ -119,6 +202,8 @@ int main(void) {
       cmocka_unit_test(ops_of_sparse_agree_with_the_reference),
       cmocka_unit_test(ops_of_segment_agree_with_the_reference),
       cmocka_unit_test(ops_of_strings_agree_with_the_reference),
+      cmocka_unit_test(words_are_looked_up),
+      cmocka_unit_test(numbers_are_looked_up),
       cmocka_unit_test(mistakes_are_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
