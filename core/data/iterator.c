@@ -9,8 +9,9 @@
  * share.  Elements travel as rows of blocks and become tensors here, at the top.
  *
  * Invariants:
- *   (1) Cursors are numbered depth first (place), so the same dataset gives the same
- *       random streams everywhere.
+ *   (1) Shuffles are numbered in the order of the tree, maps too, each by themselves:
+ *       the same dataset draws the same numbers everywhere, and a prefetch, batch or
+ *       take put in between changes no order.
  *   (2) The first `width` tensors of `out` are set together or not at all.
  */
 struct tm_iter {
@@ -39,7 +40,6 @@ tm_status tm_cursor_new(const tm_dataset *ds, tm_cursor_env *env, tm_cancel *can
   c->ds = ds;
   c->env = env;
   c->cancel = cancel;
-  c->place = env->places++;
   tm_status s = TM_OK;
   if (ds->nin) {
     c->in = tm_calloc((size_t)ds->nin, sizeof *c->in);

@@ -11,7 +11,7 @@
  *   (1) The graph passed tm_data_graph_check, so it needs no tm_state.
  *   (2) Element n of an iterator since its last fresh start is closure n of the run,
  *       so random ops draw other numbers for each element, and the same ones when
- *       the run is repeated.
+ *       the run is repeated.  Each map and epoch has a seed of its own.
  */
 struct map { /* filter too */
   tm_dataset ds;
@@ -23,6 +23,7 @@ struct map_cursor {
   tm_cursor c;
   tm_arg_value *arg; /* inputs' width */
   uint64_t n;        /* elements so far */
+  uint64_t place;    /* which map of the dataset */
 };
 
 /* --- graphs in datasets --- */
@@ -117,6 +118,7 @@ static tm_status map_program(tm_dataset **ds, tm_graph *g, tm_err *err) {
 
 static tm_status map_open(tm_cursor *c, tm_err *err) {
   struct map_cursor *m = (struct map_cursor *)c;
+  m->place = c->env->maps++;
   m->arg = tm_calloc((size_t)c->ds->in[0]->width, sizeof *m->arg);
   return m->arg ? TM_OK : tm_nomem(err, c->ds->k->name);
 }
@@ -143,7 +145,7 @@ static tm_status map_run(struct map_cursor *m, const tm_row *r, tm_tensor **outs
     s = tm_row_tensor(r, k, &m->arg[k].t);
   }
   if (s == TM_OK) {
-    tm_run_env run = {e->base ^ tm_mix64(e->env.epoch), m->n++,
+    tm_run_env run = {e->base ^ tm_mix64((e->env.epoch << 16) + m->place), m->n++,
                       e->env.worker < 0 ? 0 : e->env.worker, m->c.cancel, 1};
     s = tm_program_run(d->program, m->arg, n, NULL, &run, outs, err);
   } else {

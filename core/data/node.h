@@ -44,16 +44,15 @@ struct tm_dataset {
 
 /* What the cursors of one iterator share. */
 typedef struct tm_cursor_env {
-  tm_iter_env env; /* env.epoch grows with tm_iter_reset */
-  uint64_t base;   /* seed and worker mixed */
-  uint32_t places; /* cursors made so far */
+  tm_iter_env env;         /* env.epoch grows with tm_iter_reset */
+  uint64_t base;           /* seed and worker mixed */
+  uint32_t shuffles, maps; /* cursors made so far that draw numbers */
 } tm_cursor_env;
 
 struct tm_cursor {
   const tm_dataset *ds;
   tm_cursor_env *env;
   tm_cancel *cancel; /* the user's, or that of the prefetch above; may be NULL */
-  uint64_t place;    /* number of the cursor in the tree: tells streams apart */
   tm_cursor **in;    /* ds->nin */
 };
 

@@ -28,6 +28,7 @@ struct shuffle_cursor {
   bool started; /* rng is set for this repetition */
   bool end;     /* the input ended */
   uint64_t repetition;
+  uint64_t place; /* which shuffle of the dataset */
   tm_rng rng;
 };
 
@@ -52,10 +53,16 @@ static tm_status shuffle_unpack(tm_unpacker *r, tm_dataset **in, int32_t nin,
   return tm_data_shuffle(in[0], buffer, has_seed, seed, reshuffle, out, err);
 }
 
+static tm_status shuffle_open(tm_cursor *c, tm_err *err) {
+  (void)err;
+  ((struct shuffle_cursor *)c)->place = c->env->shuffles++;
+  return TM_OK;
+}
+
 static void shuffle_start(struct shuffle_cursor *k) {
   const struct shuffle *h = (const struct shuffle *)k->c.ds;
   const tm_cursor_env *e = k->c.env;
-  uint64_t key = h->has_seed ? h->seed : e->base ^ tm_mix64(k->c.place + 1);
+  uint64_t key = h->has_seed ? h->seed : e->base ^ tm_mix64(k->place + 1);
   uint64_t stream = h->reshuffle ? tm_mix64(e->env.epoch + 1) ^ (k->repetition + 1) : 0;
   tm_rng_init(&k->rng, key, stream);
   k->started = true;
@@ -128,6 +135,7 @@ const tm_data_class tm_class_shuffle = {
     .cursor_size = sizeof(struct shuffle_cursor),
     .pack = shuffle_pack,
     .unpack = shuffle_unpack,
+    .open = shuffle_open,
     .next = shuffle_next,
     .reset = shuffle_reset,
     .close = shuffle_close,
