@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/mem.h"
+#include "graph/hoist.h"
 #include "graph/nodes.h"
 #include "graph/run.h"
 #include "graph/scope.h"
@@ -221,21 +222,64 @@ tm_status tm_apply_cond(tm_scope *sc, tm_value *p, tm_graph *then,
   return s;
 }
 
+/* One of a loop's two graphs, with READs moved out: their values follow the captures.
+ */
+struct loop_part {
+  tm_graph *g;
+  tm_value *cap[TM_MAX_LIST];
+  int32_t ncap, owned; /* the last `owned` are ours to drop */
+};
+
+static tm_status door_loop_part(tm_scope *sc, const tm_graph *g, const tm_graph *other,
+                                tm_value *const *cap, int32_t ncap, struct loop_part *p,
+                                tm_err *err) {
+  const tm_node *read[TM_MAX_LIST];
+  int32_t nread, nout;
+  TM_TRY(door_room((int64_t)ncap + TM_MAX_LIST / 4, "while_loop", err));
+  TM_TRY(tm_graph_hoist(g, other, &p->g, read, &nread, err));
+  p->ncap = door_cat(p->cap, 0, cap, ncap);
+  for (int32_t i = 0; i < nread; i++) {
+    tm_value *out[TM_MAX_OUTPUTS];
+    TM_TRY(tm_apply(sc, read[i]->op, NULL, 0, &read[i]->attrs, out, &nout, err));
+    p->cap[p->ncap++] = out[0];
+    p->owned++;
+  }
+  return TM_OK;
+}
+
+static void door_loop_release(struct loop_part *p) {
+  tm_graph_unref(p->g);
+  door_unref(p->cap + p->ncap - p->owned, p->owned);
+}
+
+static tm_status door_while(tm_scope *sc, const struct loop_part *cond,
+                            const struct loop_part *body, tm_value *const *var,
+                            int32_t nvar, tm_value **out, tm_err *err) {
+  tm_value *in[TM_MAX_LIST];
+  int32_t nout;
+  tm_attrs a = {.n = 4};
+  TM_TRY(door_room((int64_t)cond->ncap + body->ncap + nvar, "while_loop", err));
+  int32_t n = door_cat(in, 0, var, nvar);
+  n = door_cat(in, n, cond->cap, cond->ncap);
+  n = door_cat(in, n, body->cap, body->ncap);
+  tm_attr_set_graph(&a.a[0], cond->g);
+  tm_attr_set_graph(&a.a[1], body->g);
+  tm_attr_set_int(&a.a[2], TM_ATTR_INT, nvar);
+  tm_attr_set_int(&a.a[3], TM_ATTR_INT, cond->ncap);
+  tm_status s = tm_apply(sc, tm_op_find("while_loop"), in, n, &a, out, &nout, err);
+  tm_attrs_release(&a);
+  return s;
+}
+
 tm_status tm_apply_while(tm_scope *sc, tm_graph *cond, tm_value *const *cond_cap,
                          int32_t ncond, tm_graph *body, tm_value *const *body_cap,
                          int32_t nbody, tm_value *const *var, int32_t nvar,
                          tm_value **out, tm_err *err) {
-  tm_value *in[TM_MAX_LIST];
-  int32_t nout;
-  tm_attrs a = {.n = 4};
-  TM_TRY(door_room((int64_t)ncond + nbody + nvar, "while_loop", err));
-  int32_t n = door_cat(in, 0, var, nvar);
-  n = door_cat(in, door_cat(in, n, cond_cap, ncond), body_cap, nbody);
-  tm_attr_set_graph(&a.a[0], cond);
-  tm_attr_set_graph(&a.a[1], body);
-  tm_attr_set_int(&a.a[2], TM_ATTR_INT, nvar);
-  tm_attr_set_int(&a.a[3], TM_ATTR_INT, ncond);
-  tm_status s = tm_apply(sc, tm_op_find("while_loop"), in, n, &a, out, &nout, err);
-  tm_attrs_release(&a);
+  struct loop_part pc = {NULL, {NULL}, 0, 0}, pb = {NULL, {NULL}, 0, 0};
+  tm_status s = door_loop_part(sc, cond, body, cond_cap, ncond, &pc, err);
+  if (!s) s = door_loop_part(sc, body, cond, body_cap, nbody, &pb, err);
+  if (!s) s = door_while(sc, &pc, &pb, var, nvar, out, err);
+  door_loop_release(&pc);
+  door_loop_release(&pb);
   return s;
 }

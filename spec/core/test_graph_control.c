@@ -211,6 +211,46 @@ static void a_loop_runs_until_its_condition_fails(void **state) {
   rig_close(&r);
 }
 
+/* while x < 8: x = x + v; a variable that the loop leaves alone is read once. */
+static void a_loop_reads_what_it_does_not_assign_once(void **state) {
+  (void)state;
+  for (int assigns = 0; assigns < 2; assigns++) {
+    struct rig r;
+    tm_err err = {0};
+    const tm_type vec = {TM_F32, {1, {2}}};
+    rig_open(&r);
+    tm_trace *tr = begin(&r, "f");
+    tm_value *var = help_keep(help_value(help_vec(2, (const float[]){0, 0})));
+    tm_value *zero = help_op(r.sc, "sub", var, var); /* a capture behind the READ */
+    tm_trace *tc = begin(&r, "cond");
+    tm_value *more = help_op(r.sc, "less", help_sum(r.sc, arg_of(tc, &vec)),
+                             help_keep(help_scalar(8)));
+    tm_trace_ref(tc);
+    tm_graph *gc = help_end(r.sc, tc, &more, 1);
+    tm_trace *tb = begin(&r, "body");
+    tm_value *x = arg_of(tb, &vec), *v = help_var(r.sc, 1, 1, vec2);
+    tm_value *next = help_op(r.sc, "add", help_op(r.sc, "add", x, v), zero);
+    if (assigns) help_assign(r.sc, next, "set", 1, 1, vec2);
+    tm_trace_ref(tb);
+    tm_graph *gb = help_end(r.sc, tb, &next, 1);
+    tm_value **ccap, **bcap, *out[TM_MAX_OUTPUTS];
+    int32_t nc = tm_trace_captures(tc, &ccap), nb = tm_trace_captures(tb, &bcap);
+    assert_ok_err(tm_apply_while(r.sc, gc, ccap, nc, gb, bcap, nb, &var, 1, out, &err),
+                  &err);
+    help_keep(out[0]);
+    tm_trace_unref(tc), tm_trace_unref(tb);
+    tm_graph_unref(gc), tm_graph_unref(gb);
+    tm_program *p = help_program(help_end(r.sc, tr, out, 1));
+    tm_tensor *t;
+    assert_ok_err(tm_program_run(p, NULL, 0, &r.h.state, &help_env, &t, &err), &err);
+    help_equal(t, 2, assigns ? (const float[]){4, 8} : (const float[]){3, 6});
+    assert_string_equal(r.h.log, assigns ? "R1 | U1 | R1 | U1 | R1 | U1 | " : "R1 | ");
+    tm_tensor_unref(t);
+    tm_program_unref(p);
+    rig_close(&r);
+  }
+}
+
 static void branches_must_agree(void **state) {
   (void)state;
   struct rig r;
@@ -283,6 +323,7 @@ int main(void) {
       cmocka_unit_test(a_branch_may_return_what_it_was_given),
       cmocka_unit_test(state_in_a_branch_keeps_program_order),
       cmocka_unit_test(a_loop_runs_until_its_condition_fails),
+      cmocka_unit_test(a_loop_reads_what_it_does_not_assign_once),
       cmocka_unit_test(branches_must_agree),
       cmocka_unit_test(gradients_flow_through_the_branch_that_was_taken),
   };
