@@ -1,6 +1,7 @@
 #include "kernel/gemm.h"
 
 #include <cblas.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernel/kernel.h"
@@ -12,6 +13,41 @@
  * much.  The lanes run along n, so each sum adds its terms in order.
  */
 enum { SMALL = 512 };
+
+/*
+ * A processor that is newer than the OpenBLAS gets the loops of 2004 ("Prescott"),
+ * which are 5 times slower than those it could run; OpenBLAS 0.3.21 of Debian 12 knows
+ * no Intel Xeon after 2021.  Then the choice is made again by what the processor can
+ * do.  It happens when the program is loaded, before anybody can be in OpenBLAS or
+ * change the environment; a choice that the user made in OPENBLAS_CORETYPE stands.
+ */
+#if defined(__x86_64__)
+#define CORETYPE "OPENBLAS_CORETYPE"
+
+/* Absent where OpenBLAS was built for one processor. */
+extern void gotoblas_dynamic_init(void) __attribute__((weak));
+extern void gotoblas_dynamic_quit(void) __attribute__((weak));
+
+static const char *gemm_best_core(void) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return "SkylakeX";
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "Haswell"
+                                                                         : NULL;
+}
+
+__attribute__((constructor)) static void gemm_choose_core(void) {
+  __builtin_cpu_init();
+  const char *core = gemm_best_core();
+  if (!core || getenv(CORETYPE) || strcmp(openblas_get_corename(), "Prescott") != 0)
+    return;
+  if (!gotoblas_dynamic_init || !gotoblas_dynamic_quit) return;
+  if (setenv(CORETYPE, core, 1)) return;
+  gotoblas_dynamic_quit();
+  gotoblas_dynamic_init();
+  unsetenv(CORETYPE);
+}
+#endif
 
 void tm_k_gemm_threads(int n) { openblas_set_num_threads(n < 1 ? 1 : n); }
 
