@@ -13,6 +13,7 @@ static void session_free(tm_session *s) {
     if (s->link[i]) s->link[i]->close(s->link[i]);
   for (int32_t i = 0; s->ps && i < s->nps; i++)
     if (s->ps[i]) s->ps[i]->close(s->ps[i]);
+  if (s->stop_remote) s->stop_remote(s);
   for (int32_t i = 0; s->store && i < s->nps; i++) tm_store_free(s->store[i]);
   tm_free(s->link, (size_t)s->nworker * sizeof(tm_worker_link *));
   tm_free(s->ps, (size_t)s->nps * sizeof(tm_ps_client *));

@@ -18,6 +18,8 @@ struct tm_session {
   /* Tell every ps to refuse worker `index`; NULL: not needed. May block; called from
    * the coordinator's thread, so it uses clients of its own. */
   tm_status (*refuse)(tm_session *s, int32_t index, tm_err *err);
+  struct session_remote *remote;      /* of a cluster of other processes */
+  void (*stop_remote)(tm_session *s); /* after links and clients were closed */
 };
 
 /* Fill link and ps (and store) of a session whose arrays are there, all NULL. */

@@ -1,7 +1,134 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cluster/ps_remote.h"
+#include "cluster/remote.h"
 #include "cluster/session_parts.h"
+
+/*
+ * A cluster of other processes.  Each ps is started anew over a control connection and
+ * then reached by a data connection; then the workers are started, which connect to
+ * the ps themselves.
+ *
+ * The control connection to a ps is only watched: that a ps died is seen by whoever
+ * talks to it.
+ */
+typedef struct session_remote {
+  tm_netloop *loop;
+  int32_t nps;
+  tm_conn **control;
+  char (*ps_address)[280]; /* for clients made later, to refuse a worker */
+  tm_hello self;
+  int64_t silence_ns, connect_ns;
+} session_remote;
+
+static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
+  (void)ud;
+  (void)c;
+  (void)m;
+}
+
+static void session_stop_remote(tm_session *s) {
+  session_remote *r = s->remote;
+  if (!r) return;
+  tm_netloop_free(r->loop);
+  for (int32_t i = 0; r->control && i < r->nps; i++) tm_conn_unref(r->control[i]);
+  tm_free(r->control, (size_t)r->nps * sizeof *r->control);
+  tm_free(r->ps_address, (size_t)r->nps * sizeof *r->ps_address);
+  tm_free(r, sizeof *r);
+  s->remote = NULL;
+}
+
+static tm_status remote_data(const session_remote *r, int32_t i, bool retry,
+                             tm_ps_client **out, tm_err *err) {
+  char task[48];
+  snprintf(task, sizeof task, "/job:ps/task:%d", i);
+  tm_channel_options o = {.address = r->ps_address[i],
+                          .expect_task = task,
+                          .self = r->self,
+                          .connect_timeout_ns = r->connect_ns,
+                          .silence_ns = r->silence_ns,
+                          .spin_ns = -1,
+                          .retry = retry};
+  return tm_ps_client_remote(&o, out, err);
+}
+
+/* Called from the coordinator's thread, so with connections of its own. */
+static tm_status session_refuse_remote(tm_session *s, int32_t index, tm_err *err) {
+  session_remote *r = s->remote;
+  tm_status first = TM_OK;
+  for (int32_t i = 0; i < r->nps; i++) {
+    tm_ps_client *c;
+    tm_err one;
+    tm_err_clear(&one);
+    tm_status st = remote_data(r, i, false, &c, &one);
+    if (st == TM_OK) {
+      st = c->refuse(c, s->incarnation[index], &one);
+      c->close(c);
+    }
+    if (st && first == TM_OK) {
+      first = st;
+      if (err) *err = one;
+    }
+  }
+  return first;
+}
+
+static tm_remote_options remote_options(const session_remote *r,
+                                        const tm_session_options *o, int32_t index,
+                                        const char *address) {
+  tm_remote_options ro = {
+      .loop = r->loop, .self = r->self, .address = address, .ps = o->ps_address};
+  ro.start = (tm_start){.index = index,
+                        .nworker = o->nworker,
+                        .threads = o->threads,
+                        .seed = o->seed,
+                        .heartbeat_ns = (int64_t)(o->heartbeat_interval * 1e9),
+                        .silence_ns = r->silence_ns,
+                        .connect_timeout_ns = r->connect_ns,
+                        .nps = o->nps};
+  return ro;
+}
+
+static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err *err) {
+  session_remote *r = tm_calloc(1, sizeof *r);
+  if (!r) return tm_nomem(err, "a session");
+  s->remote = r;
+  s->stop_remote = session_stop_remote;
+  s->refuse = session_refuse_remote;
+  r->nps = o->nps;
+  r->control = tm_calloc((size_t)o->nps, sizeof *r->control);
+  r->ps_address = tm_calloc((size_t)o->nps, sizeof *r->ps_address);
+  if (!r->control || !r->ps_address || tm_netloop_new(1, &r->loop))
+    return tm_nomem(err, "a session");
+  for (int32_t i = 0; i < o->nps; i++)
+    snprintf(r->ps_address[i], sizeof r->ps_address[i], "%s", o->ps_address[i]);
+  double silence = o->heartbeat_timeout > 0 ? o->heartbeat_timeout : 10;
+  double connect = o->connect_timeout > 0 ? o->connect_timeout : 60;
+  r->silence_ns = (int64_t)(silence * 1e9);
+  r->connect_ns = (int64_t)(connect * 1e9);
+  r->self.incarnation = tm_random_id();
+  strcpy(r->self.task, "/job:chief/task:0");
+  memcpy(r->self.cluster, o->cluster_id, sizeof r->self.cluster);
+  r->self.cluster[sizeof r->self.cluster - 1] = '\0';
+  return TM_OK;
+}
 
 tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
                                   tm_err *err) {
-  (void)s;
-  return tm_fail(err, TM_EUNIMPL, "%d workers in other processes", o->nworker);
+  static const tm_conn_events events = {NULL, remote_ps_message, NULL, NULL};
+  TM_TRY(remote_make(s, o, err));
+  session_remote *r = s->remote;
+  for (int32_t i = 0; i < o->nps; i++) {
+    tm_remote_options ro = remote_options(r, o, i, r->ps_address[i]);
+    TM_TRY(tm_remote_ps(&ro, &events, NULL, &r->control[i], err));
+    TM_TRY(remote_data(r, i, true, &s->ps[i], err));
+  }
+  for (int32_t i = 0; i < o->nworker; i++) {
+    tm_remote_options ro = remote_options(r, o, i, o->worker_address[i]);
+    TM_TRY(tm_remote_worker(&ro, &s->link[i], &s->incarnation[i], err));
+  }
+  return TM_OK;
 }

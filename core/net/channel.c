@@ -301,8 +301,8 @@ static tm_status channel_greet(tm_channel *ch, const tm_channel_options *opt,
   return tm_channel_end(ch, err);
 }
 
-tm_status tm_channel_open(const tm_channel_options *opt, tm_channel **out,
-                          tm_err *err) {
+static tm_status channel_open(const tm_channel_options *opt, tm_channel **out,
+                              tm_err *err) {
   *out = NULL;
   tm_channel *ch = tm_calloc(1, sizeof *ch);
   if (!ch) return tm_nomem(err, "a connection");
@@ -324,6 +324,21 @@ tm_status tm_channel_open(const tm_channel_options *opt, tm_channel **out,
     *out = ch;
   else
     tm_channel_close(ch);
+  return s;
+}
+
+tm_status tm_channel_open(const tm_channel_options *opt, tm_channel **out,
+                          tm_err *err) {
+  int64_t timeout = opt->connect_timeout_ns > 0 ? opt->connect_timeout_ns : 10000000000;
+  int64_t end = tm_now_ns() + timeout, pause = 2000000;
+  tm_status s;
+  do {
+    if (err) tm_err_clear(err);
+    s = channel_open(opt, out, err);
+    if (s != TM_EUNAVAILABLE || !opt->retry || tm_cancelled(opt->cancel)) return s;
+    tm_sleep_ns(pause);
+    pause = pause < 200000000 ? pause * 2 : pause;
+  } while (tm_now_ns() < end);
   return s;
 }
 

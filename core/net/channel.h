@@ -34,6 +34,7 @@ typedef struct tm_channel_options {
   int64_t spin_ns;            /* < 0: the default (20 us, none on one core) */
   uint64_t max_payload;       /* of a frame that comes in; 0: 1 TB */
   bool no_unix;
+  bool retry;        /* until connect_timeout while nobody listens there (yet) */
   tm_cancel *cancel; /* may be NULL */
 } tm_channel_options;
 

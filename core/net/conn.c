@@ -70,6 +70,8 @@ void *tm_conn_user(const tm_conn *c) {
   return atomic_load(&((tm_conn *)(uintptr_t)c)->user);
 }
 
+void tm_conn_set_limits(tm_conn *c, const tm_conn_limits *limits) { c->lim = *limits; }
+
 void tm_conn_fail(tm_conn *c, tm_status s, const char *why) {
   pthread_mutex_lock(&c->mu);
   if (c->why.code == TM_OK) tm_fail(&c->why, s, "%s", why);

@@ -49,6 +49,9 @@ const tm_hello *tm_conn_peer(const tm_conn *c);
 void tm_conn_set_user(tm_conn *c, void *user);
 void *tm_conn_user(const tm_conn *c);
 
+/* New limits; only from this connection's callbacks. */
+void tm_conn_set_limits(tm_conn *c, const tm_conn_limits *limits);
+
 /* Metadata is copied; segments must stay until release(ud), which may be NULL, is
  * called (by any thread, also when sending fails: always exactly once).
  * TM_EUNAVAILABLE: the connection is gone. */

@@ -1,0 +1,210 @@
+#include "cluster/control.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "cluster/ps_wire.h"
+
+/* Design.  Short arrays in a fixed order; whoever reads checks every number against
+ * what it will index or allocate. */
+
+enum { CONTROL_MAX_ARGS = 65536, CONTROL_MAX_OUTS = 65536 };
+
+/* --- start --- */
+
+void tm_start_pack(tm_packer *w, const tm_start *s, const char *const *ps) {
+  tm_pack_array(w, 8);
+  tm_pack_int(w, s->index);
+  tm_pack_int(w, s->nworker);
+  tm_pack_int(w, s->threads);
+  tm_pack_uint(w, s->seed);
+  tm_pack_int(w, s->heartbeat_ns);
+  tm_pack_int(w, s->silence_ns);
+  tm_pack_int(w, s->connect_timeout_ns);
+  tm_pack_array(w, (uint32_t)s->nps);
+  for (int32_t i = 0; i < s->nps; i++) tm_pack_cstr(w, ps[i]);
+}
+
+tm_status tm_start_unpack(const void *p, size_t n, tm_start *s, tm_err *err) {
+  tm_unpacker r;
+  memset(s, 0, sizeof *s);
+  tm_unpack_init(&r, p, n);
+  tm_unpack_array(&r, 8, 8);
+  s->index = (int32_t)tm_unpack_range(&r, 0, TM_CONTROL_MAX_PS);
+  s->nworker = (int32_t)tm_unpack_range(&r, 0, TM_CONTROL_MAX_PS);
+  s->threads = (int32_t)tm_unpack_range(&r, 0, 1024);
+  s->seed = tm_unpack_uint(&r);
+  s->heartbeat_ns = tm_unpack_range(&r, 0, INT64_MAX);
+  s->silence_ns = tm_unpack_range(&r, 0, INT64_MAX);
+  s->connect_timeout_ns = tm_unpack_range(&r, 0, INT64_MAX);
+  s->nps = (int32_t)tm_unpack_array(&r, 0, TM_CONTROL_MAX_PS);
+  if (s->nps) s->ps = tm_calloc((size_t)s->nps, sizeof *s->ps);
+  if (s->nps && !s->ps) return tm_nomem(err, "the addresses of a cluster");
+  for (int32_t i = 0; i < s->nps; i++) tm_unpack_cstr(&r, s->ps[i], sizeof s->ps[i]);
+  tm_status st = tm_unpack_end(&r, err);
+  if (st) tm_start_release(s);
+  return st;
+}
+
+void tm_start_release(tm_start *s) {
+  tm_free(s->ps, (size_t)s->nps * sizeof *s->ps);
+  s->ps = NULL;
+  s->nps = 0;
+}
+
+/* --- variables --- */
+
+void tm_var_info_pack(tm_packer *w, const tm_var_info *v) {
+  tm_pack_array(w, 6);
+  tm_pack_uint(w, v->uid);
+  tm_type_pack(w, v->dtype, &v->shape);
+  tm_pack_bool(w, v->user);
+  tm_pack_cstr(w, v->name);
+  tm_pack_array(w, (uint32_t)v->nshard * 3);
+  for (int32_t i = 0; i < v->nshard; i++) {
+    tm_pack_int(w, v->shard[i].ps);
+    tm_pack_int(w, v->shard[i].offset);
+    tm_pack_int(w, v->shard[i].rows);
+  }
+}
+
+/* Shards follow each other and cover the rows. */
+static void control_take_shards(tm_unpacker *r, tm_var_info *v) {
+  int64_t at = 0, rows = v->shape.rank ? v->shape.dim[0] : 1;
+  for (int32_t i = 0; i < v->nshard; i++) {
+    v->shard[i].ps = (int32_t)tm_unpack_range(r, 0, TM_CONTROL_MAX_PS);
+    v->shard[i].offset = tm_unpack_range(r, at, at);
+    v->shard[i].rows = tm_unpack_range(r, 0, rows - at);
+    at += v->shard[i].rows;
+  }
+  if (r->status == TM_OK && at != rows)
+    tm_unpack_fail(r, "has shards that do not cover the variable");
+}
+
+tm_status tm_var_info_unpack(const void *p, size_t n, tm_var_info **out, tm_err *err) {
+  tm_unpacker r;
+  tm_dtype t;
+  tm_shape shape;
+  char name[128];
+  *out = NULL;
+  tm_unpack_init(&r, p, n);
+  tm_unpack_array(&r, 6, 6);
+  uint64_t uid = tm_unpack_uint(&r);
+  tm_type_unpack(&r, &t, &shape);
+  bool user = tm_unpack_bool(&r);
+  tm_unpack_cstr(&r, name, sizeof name);
+  uint32_t numbers = tm_unpack_array(&r, 3, TM_MAX_SHARDS * 3);
+  if (r.status == TM_OK && numbers % 3) tm_unpack_fail(&r, "has half a shard");
+  if (r.status) return tm_unpack_end(&r, err);
+  tm_var_info *v;
+  if (tm_var_info_new(uid, t, &shape, name, user, (int32_t)numbers / 3, &v))
+    return tm_nomem(err, "a variable");
+  control_take_shards(&r, v);
+  tm_status s = tm_unpack_end(&r, err);
+  if (s)
+    tm_var_info_unref(v);
+  else
+    *out = v;
+  return s;
+}
+
+/* --- closures --- */
+
+void tm_closure_pack(tm_letter *l, const tm_closure *c) {
+  tm_packer *w = &l->w;
+  tm_pack_array(w, 6);
+  tm_pack_uint(w, c->id);
+  tm_pack_uint(w, c->lowest);
+  tm_pack_uint(w, c->graph->hash[0]);
+  tm_pack_uint(w, c->graph->hash[1]);
+  tm_pack_bool(w, c->want);
+  tm_pack_array(w, (uint32_t)c->narg);
+  for (int32_t i = 0; i < c->narg; i++) {
+    if (c->arg[i].t)
+      tm_letter_tensor(l, c->arg[i].t);
+    else
+      tm_pack_uint(w, c->arg[i].iterator);
+  }
+}
+
+void tm_closure_take(tm_letter_in *in, tm_closure *c, uint64_t hash[2]) {
+  tm_unpacker *r = &in->r;
+  memset(c, 0, sizeof *c);
+  tm_unpack_array(r, 6, 6);
+  c->id = tm_unpack_uint(r);
+  c->lowest = tm_unpack_uint(r);
+  hash[0] = tm_unpack_uint(r);
+  hash[1] = tm_unpack_uint(r);
+  c->want = tm_unpack_bool(r);
+  int32_t n = (int32_t)tm_unpack_array(r, 0, CONTROL_MAX_ARGS);
+  if (n == 0 || r->status) return;
+  c->arg = tm_calloc((size_t)n, sizeof *c->arg);
+  if (!c->arg) {
+    r->status = TM_ENOMEM;
+    return;
+  }
+  c->narg = n;
+  for (int32_t i = 0; i < n && r->status == TM_OK; i++) {
+    if (tm_unpack_peek(r) == TM_PACK_INT)
+      c->arg[i].iterator = tm_unpack_uint(r);
+    else
+      c->arg[i].t = tm_letter_take(in);
+  }
+}
+
+void tm_closure_release(tm_closure *c) {
+  for (int32_t i = 0; i < c->narg; i++) tm_tensor_unref(c->arg[i].t);
+  tm_free(c->arg, (size_t)c->narg * sizeof *c->arg);
+  c->arg = NULL;
+  c->narg = 0;
+}
+
+/* --- completions --- */
+
+void tm_completion_pack(tm_letter *l, const tm_completion *d) {
+  tm_packer *w = &l->w;
+  tm_pack_array(w, 7);
+  tm_pack_uint(w, d->id);
+  if (d->status)
+    tm_err_pack(w, &d->err);
+  else
+    tm_pack_nil(w);
+  tm_pack_uint(w, d->count.reads);
+  tm_pack_uint(w, d->count.updates);
+  tm_pack_uint(w, d->count.bytes_read);
+  tm_pack_uint(w, d->count.bytes_updated);
+  tm_pack_array(w, (uint32_t)d->nout);
+  for (int32_t i = 0; i < d->nout; i++) tm_letter_tensor(l, d->out[i]);
+}
+
+void tm_completion_take(tm_letter_in *in, tm_completion *d) {
+  tm_unpacker *r = &in->r;
+  memset(d, 0, sizeof *d);
+  tm_err_clear(&d->err);
+  tm_unpack_array(r, 7, 7);
+  d->id = tm_unpack_uint(r);
+  if (!tm_unpack_nil(r)) {
+    tm_err_unpack(r, &d->err);
+    d->status = d->err.code;
+  }
+  d->count.reads = tm_unpack_uint(r);
+  d->count.updates = tm_unpack_uint(r);
+  d->count.bytes_read = tm_unpack_uint(r);
+  d->count.bytes_updated = tm_unpack_uint(r);
+  int32_t n = (int32_t)tm_unpack_array(r, 0, CONTROL_MAX_OUTS);
+  if (n == 0 || r->status) return;
+  d->out = tm_calloc((size_t)n, sizeof *d->out);
+  if (!d->out) {
+    r->status = TM_ENOMEM;
+    return;
+  }
+  d->nout = n;
+  for (int32_t i = 0; i < n && r->status == TM_OK; i++) d->out[i] = tm_letter_take(in);
+}
+
+void tm_completion_release(tm_completion *d) {
+  for (int32_t i = 0; i < d->nout; i++) tm_tensor_unref(d->out[i]);
+  tm_free(d->out, (size_t)d->nout * sizeof *d->out);
+  d->out = NULL;
+  d->nout = 0;
+}

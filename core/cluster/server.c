@@ -1,0 +1,189 @@
+#include "cluster/server.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "cluster/control.h"
+#include "cluster/ps_service.h"
+#include "cluster/worker_service.h"
+#include "net/loop.h"
+
+/*
+ * Design.  One listener; frames go to the service of the role.  A chief is whoever has
+ * started this task over a control connection; while there is one, join waits.
+ *
+ * Invariant: `chief` is the connection of the last chief that started this task, or
+ * NULL; when it ends the clock of chief_timeout starts.
+ */
+#define SERVER_SILENCE_NS 60000000000 /* until the chief's start says otherwise */
+#define SERVER_MAX_FRAME  ((uint64_t)1 << 40)
+
+struct tm_server {
+  tm_server_options opt;
+  tm_hello self;
+  tm_netloop *loop;
+  tm_ps_service *ps;
+  tm_worker_service *worker;
+  uint16_t port;
+  pthread_mutex_t mu;
+  tm_conn *chief;      /* under mu; compared, never followed */
+  bool stop, had_one;  /* under mu */
+  int64_t alone_since; /* under mu */
+};
+
+static void server_chief(tm_server *s, tm_conn *c) {
+  pthread_mutex_lock(&s->mu);
+  s->chief = c;
+  s->had_one = true;
+  pthread_mutex_unlock(&s->mu);
+}
+
+/* A ps starts anew for a chief. */
+static void server_start_ps(tm_server *s, tm_conn *c, tm_message *m) {
+  tm_start start;
+  tm_err err;
+  tm_err_clear(&err);
+  tm_frame f = {.kind = TM_F_OK, .id = m->f.id};
+  tm_status st = tm_start_unpack(m->meta, m->f.meta_bytes, &start, &err);
+  if (st == TM_OK) {
+    tm_conn_limits lim = {SERVER_MAX_FRAME, start.heartbeat_ns, start.silence_ns};
+    tm_conn_set_limits(c, &lim);
+    tm_start_release(&start);
+    st = tm_ps_service_reset(s->ps);
+  }
+  if (st && err.code == TM_OK) tm_nomem(&err, "a store");
+  if (st == TM_OK) server_chief(s, c);
+  st = st ? tm_conn_send_error(c, m->f.id, &err)
+          : tm_conn_send(c, &f, NULL, NULL, 0, NULL, NULL);
+  if (st) tm_conn_close(c, st, "the start cannot be answered");
+}
+
+void tm_server_stop(tm_server *s) {
+  pthread_mutex_lock(&s->mu);
+  s->stop = true;
+  pthread_mutex_unlock(&s->mu);
+}
+
+static void server_message(void *ud, tm_conn *c, tm_message *m) {
+  tm_server *s = ud;
+  bool control = strcmp(tm_conn_peer(c)->purpose, "control") == 0;
+  if (control && m->f.kind == TM_F_STOP) {
+    tm_server_stop(s);
+  } else if (control && s->ps && m->f.kind == TM_F_START) {
+    server_start_ps(s, c, m);
+  } else if (control && s->worker && tm_worker_service_message(s->worker, c, m)) {
+    if (m->f.kind == TM_F_START && tm_conn_user(c)) server_chief(s, c);
+  } else if (!s->ps || !tm_ps_service_message(s->ps, c, m)) {
+    tm_log(TM_LOG_WARN, "%s: %s sent a frame of kind %u, which has no place here",
+           s->self.task, tm_conn_peer(c)->task, (unsigned)m->f.kind);
+    tm_conn_close(c, TM_EINVAL, "a frame that has no place here");
+  }
+}
+
+static void server_closed(void *ud, tm_conn *c, const tm_err *why) {
+  tm_server *s = ud;
+  (void)why;
+  if (s->worker) tm_worker_service_closed(s->worker, c);
+  pthread_mutex_lock(&s->mu);
+  if (s->chief == c) {
+    s->chief = NULL;
+    s->alone_since = tm_now_ns();
+  }
+  pthread_mutex_unlock(&s->mu);
+}
+
+static tm_status server_hello(void *ud, tm_conn *c, const tm_hello *peer, tm_err *err) {
+  tm_server *s = ud;
+  (void)c;
+  if (s->worker && strcmp(peer->purpose, "control") != 0)
+    return tm_fail(err, TM_EINVAL, "%s is a worker: it holds no variables",
+                   s->self.task);
+  return TM_OK;
+}
+
+static tm_status server_listen(tm_server *s, const tm_server_options *opt,
+                               tm_err *err) {
+  int threads = opt->threads;
+  if (threads < 1) threads = s->worker ? 1 : sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 2 : 1;
+  if (threads > 64) threads = 64;
+  if (tm_netloop_new(threads, &s->loop)) return tm_nomem(err, "a server");
+  tm_listen_options o = {.address = opt->address,
+                         .self = s->self,
+                         .data = {SERVER_MAX_FRAME, 0, SERVER_SILENCE_NS},
+                         .control = {SERVER_MAX_FRAME, 1000000000, SERVER_SILENCE_NS},
+                         .events = {server_hello, server_message, server_closed, s}};
+  return tm_netloop_listen(s->loop, &o, &s->port, err);
+}
+
+static tm_status server_service(tm_server *s, const char *job, tm_err *err) {
+  tm_status st = TM_OK;
+  if (strcmp(job, "ps") == 0)
+    st = tm_ps_service_new(s->self.task, &s->ps);
+  else if (strcmp(job, "worker") == 0)
+    st = tm_worker_service_new(&s->self, &s->worker);
+  else
+    return tm_fail(err, TM_EINVAL, "job \"%.40s\" does not serve: worker and ps do",
+                   job);
+  return st ? tm_nomem(err, "a server") : TM_OK;
+}
+
+tm_status tm_server_start(const tm_server_options *opt, tm_server **out, tm_err *err) {
+  *out = NULL;
+  TM_TRY(tm_ops_init(err));
+  tm_server *s = tm_calloc(1, sizeof *s);
+  if (!s) return tm_nomem(err, "a server");
+  pthread_mutex_init(&s->mu, NULL);
+  s->opt = *opt;
+  s->alone_since = tm_now_ns();
+  s->self.incarnation = tm_random_id();
+  snprintf(s->self.task, sizeof s->self.task, "/job:%s/task:%d", opt->job, opt->index);
+  snprintf(s->self.cluster, sizeof s->self.cluster, "%s",
+           opt->cluster_id ? opt->cluster_id : "");
+  tm_status st = server_service(s, opt->job, err);
+  if (st == TM_OK) st = server_listen(s, opt, err);
+  if (st) {
+    if (err && !err->task[0]) memcpy(err->task, s->self.task, sizeof err->task);
+    tm_server_free(s);
+    return st;
+  }
+  *out = s;
+  return TM_OK;
+}
+
+uint16_t tm_server_port(const tm_server *s) { return s->port; }
+const char *tm_server_task(const tm_server *s) { return s->self.task; }
+
+/* What join ends with now; TM_EAGAIN: it goes on. */
+static tm_status server_look(tm_server *s, tm_cancel *cancel, tm_err *err) {
+  pthread_mutex_lock(&s->mu);
+  bool stop = s->stop, alone = s->chief == NULL, gone = alone && s->had_one;
+  double seconds = (double)(tm_now_ns() - s->alone_since) * 1e-9;
+  pthread_mutex_unlock(&s->mu);
+  if (stop || (gone && s->opt.once)) return TM_OK;
+  if (tm_cancelled(cancel))
+    return tm_fail(err, TM_ECANCELLED, "%s was cancelled", s->self.task);
+  if (alone && s->opt.chief_timeout > 0 && seconds > s->opt.chief_timeout)
+    return tm_fail(err, TM_ETIMEOUT, "%s: no chief came for %g s", s->self.task,
+                   s->opt.chief_timeout);
+  return TM_EAGAIN;
+}
+
+tm_status tm_server_join(tm_server *s, tm_cancel *cancel, tm_err *err) {
+  tm_status st;
+  while ((st = server_look(s, cancel, err)) == TM_EAGAIN) tm_sleep_ns(20000000);
+  return st;
+}
+
+void tm_server_free(tm_server *s) {
+  if (!s) return;
+  tm_netloop_free(s->loop);
+  tm_worker_service_free(s->worker);
+  tm_ps_service_free(s->ps);
+  pthread_mutex_destroy(&s->mu);
+  tm_free(s, sizeof *s);
+}
