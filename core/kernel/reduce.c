@@ -4,16 +4,18 @@
 
 /*
  * Design.  Two shapes of loop: a row is summed in fixed lanes which then fold in
- * halves; a column block of CHUNK columns is summed down the rows with its sums in
- * registers, and every STRETCH rows the sums go to a second level, which keeps the
- * error of long columns small.  EXPR combines x (so far) and y (next).
+ * halves; a block of CHUNK columns is summed down the rows with its sums in
+ * registers.  Every STRETCH steps the sums go to a second level, which keeps the
+ * error of long sums small.  The second level of a row is outside of the vector loop:
+ * gcc 12.2 makes wrong code of two arrays of sums in one function (SSE2, AVX2).  EXPR
+ * combines x (so far) and y (next).
  */
-enum { CHUNK = 64, STRETCH = 256 };
+enum { CHUNK = 64, STRETCH = 256, PART = STRETCH * TM_LANES };
 
 #define REDUCE(NAME, S, T, INIT, EXPR)                                               \
   TM_INLINE T reduce_two_##NAME##_##S(T x, T y) { return (EXPR); }                   \
-  TM_KERNEL static void reduce_row_##NAME##_##S(T *restrict o, const T *restrict x,  \
-                                                size_t n) {                          \
+  TM_KERNEL static void reduce_part_##NAME##_##S(T *restrict o, const T *restrict x, \
+                                                 size_t n) {                         \
     T acc[TM_LANES];                                                                 \
     size_t i = 0;                                                                    \
     for (size_t l = 0; l < TM_LANES; l++) acc[l] = (INIT);                           \
@@ -26,6 +28,14 @@ enum { CHUNK = 64, STRETCH = 256 };
       for (size_t l = 0; l < w; l++)                                                 \
         acc[l] = reduce_two_##NAME##_##S(acc[l], acc[l + w]);                        \
     o[0] = acc[0];                                                                   \
+  }                                                                                  \
+  static void reduce_row_##NAME##_##S(T *o, const T *x, size_t n) {                  \
+    T part, total = (INIT);                                                          \
+    for (size_t i = 0; i < n; i += PART) {                                           \
+      reduce_part_##NAME##_##S(&part, x + i, n - i < PART ? n - i : PART);           \
+      total = i ? reduce_two_##NAME##_##S(total, part) : part;                       \
+    }                                                                                \
+    o[0] = total;                                                                    \
   }                                                                                  \
   TM_INLINE void reduce_block_##NAME##_##S(T *restrict o, const T *restrict x,       \
                                            size_t n, size_t inner, size_t width) {   \
