@@ -7,6 +7,7 @@
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
+local place = require "tidemill.lib.place"
 local seeds = require "tidemill.lib.seeds"
 local tm = require "tidemill.lib.lazy"
 
@@ -20,17 +21,11 @@ M.Initializer = Initializer
 --- Description of the values by name, nil when only `values` knows them.
 function Initializer.named() return nil end
 
---- The values of a named description; others override it.
+--- The values: those that a variable made of the description has.  Others override it.
 function Initializer:values(shape, dtype)
-  local n = self:named(shape)
-  if n.kind == "zeros" then return tm.zeros(shape, dtype) end
-  if n.kind == "ones" then return tm.ones(shape, dtype) end
-  if n.kind == "constant" then return tm.fill(shape, n.a, dtype) end
-  if n.kind == "uniform" then
-    return tm.random.uniform(shape, { minval = n.a, maxval = n.b, seed = n.seed, dtype = dtype })
-  end
-  local draw = n.kind == "normal" and tm.random.normal or tm.random.truncated_normal
-  return draw(shape, { mean = n.a, stddev = n.b, seed = n.seed, dtype = dtype })
+  return place.eagerly(function()
+    return place.variable(false, self, { name = self.class_name, shape = shape, dtype = dtype }):read()
+  end)
 end
 
 function Initializer.__call(self, shape, dtype)

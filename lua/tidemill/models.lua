@@ -9,7 +9,7 @@
 local Layer = require "tidemill.layers.base"
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
-local struct = require "tidemill.lib.struct"
+local nest = require "tidemill.lib.nest"
 local symbol = require "tidemill.layers.symbol"
 local summary = require "tidemill.layers.summary"
 
@@ -21,7 +21,7 @@ local Model = Layer:extend("Model")
 M.Model = Model
 
 local function all_symbols(where, x)
-  local flat = struct.flatten(x)
+  local flat = nest.flatten(x)
   for i, s in ipairs(flat) do
     if not symbol.is(s) then
       errors.raise("invalid_argument", "Model: %s[%d] is no tm.Input nor made of one", where, i)
@@ -77,8 +77,8 @@ end
 --- names of the inputs.
 local function bind(self, x)
   local inputs, env = self._inputs, {}
-  local by_name = struct.is_nested(x) and x[1] == nil and next(x) ~= nil
-  if by_name and (not struct.is_nested(self.inputs) or self.inputs[1] ~= nil) then
+  local by_name = nest.is_nested(x) and x[1] == nil and next(x) ~= nil
+  if by_name and (not nest.is_nested(self.inputs) or self.inputs[1] ~= nil) then
     for _, s in ipairs(inputs) do
       env[s] = x[s.name]
       if env[s] == nil then
@@ -87,7 +87,7 @@ local function bind(self, x)
     end
     return env
   end
-  local flat = struct.flatten(x)
+  local flat = nest.flatten(x)
   if #flat ~= #inputs then
     errors.raise("invalid_argument", "%s takes %d inputs, got %d", self.name, #inputs, #flat)
   end
@@ -101,7 +101,7 @@ function Model:call(x, training)
   end
   local env = bind(self, x)
   for _, node in ipairs(self._nodes) do symbol.run_node(node, env, training) end
-  return struct.map(function(s) return env[s] end, self.outputs)
+  return nest.map(function(s) return env[s] end, self.outputs)
 end
 
 --- Print layers, shapes and numbers of weights; `print_fn` may take the lines.

@@ -1,4 +1,5 @@
---- tm.optimizers: SGD, RMSprop, Adagrad, Adam, AdamW, Ftrl and schedules of learning rates.
+--- tm.optimizers: SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, and
+--- schedules of learning rates.
 ---
 --- Defaults are tf-keras's.  Gradients by rows are summed by row, then clipped, and
 --- change only the touched rows and their slots.
@@ -39,6 +40,15 @@ local AdamW = define("AdamW",
   { learning_rate = 0.001, weight_decay = 0.004, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7 },
   function(o) return "adamw", { o.beta_1, o.beta_2, o.epsilon, o.weight_decay } end)
 AdamW.decays = true
+
+define("Adadelta", { learning_rate = 0.001, rho = 0.95, epsilon = 1e-7 },
+  function(o) return "adadelta", { o.rho, o.epsilon } end)
+
+define("Adamax", { learning_rate = 0.001, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7 },
+  function(o) return "adamax", { o.beta_1, o.beta_2, o.epsilon } end)
+
+define("Nadam", { learning_rate = 0.001, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7 },
+  function(o) return "nadam", { o.beta_1, o.beta_2, o.epsilon } end)
 
 define("Ftrl", {
   learning_rate = 0.001, learning_rate_power = -0.5, initial_accumulator_value = 0.1,

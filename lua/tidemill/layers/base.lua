@@ -25,7 +25,7 @@ local initializers = require "tidemill.initializers"
 local options = require "tidemill.lib.options"
 local place = require "tidemill.lib.place"
 local regularizers = require "tidemill.regularizers"
-local struct = require "tidemill.lib.struct"
+local nest = require "tidemill.lib.nest"
 local symbol = require "tidemill.layers.symbol"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
@@ -129,7 +129,7 @@ local function visit(x, found, seen)
   elseif values.is_metric(x) then
     found.metrics[#found.metrics + 1] = x
   elseif getmetatable(x) == nil then
-    for _, k in ipairs(struct.keys(x)) do
+    for _, k in ipairs(nest.keys(x)) do
       if values.is_variable(x[k]) then
         found.variables[#found.variables + 1] = x[k]
       else
@@ -251,7 +251,7 @@ end
 --- structure of inputs); the first size is -1, the batch.
 function Layer:ensure_built(x)
   if self.built then return end
-  local shape = struct.map(values.shape_of_input, x)
+  local shape = nest.map(values.shape_of_input, x)
   place.within(self._scope, function() self:build(shape) end)
   rawset(self, "built", true)
 end
@@ -264,7 +264,7 @@ local function run(self, x, training)
   self:ensure_built(x)
   local out = self:call(x, training)
   if self.activity_regularizer then
-    local first = struct.flatten(out)[1]
+    local first = nest.flatten(out)[1]
     self:add_loss(self.activity_regularizer(first) / tm.cast(tm.shape_of(first)[1], first.dtype))
   end
   return out
@@ -284,7 +284,7 @@ end
 function Layer.__call(self, x, how)
   if x == nil then errors.raise("invalid_argument", "%s is called without an input", self.name) end
   local training = read_training(self, how)
-  if struct.any(symbol.is, x) then return symbol.apply_layer(self, x, training) end
+  if values.any(symbol.is, x) then return symbol.apply_layer(self, x, training) end
   x = values.input(x, self.input_dtype)
   if context.depth() == 0 then reset_losses(self) end
   return context.run(training, run, self, x)

@@ -3,13 +3,13 @@
 
 local Layer = require "tidemill.layers.base"
 local errors = require "tidemill.errors"
-local struct = require "tidemill.lib.struct"
+local nest = require "tidemill.lib.nest"
 local tm = require "tidemill.lib.lazy"
 
 local M = {}
 
 local function list_of(self, xs, least)
-  if not struct.is_nested(xs) or #xs < least then
+  if not nest.is_nested(xs) or #xs < least then
     errors.raise("invalid_argument", "%s takes a list of %d or more tensors, as in layer{ a, b }", self.name, least)
   end
   return xs

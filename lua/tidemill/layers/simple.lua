@@ -37,7 +37,7 @@ end
 
 function M.Dropout:call(x, training)
   if not training or self.rate == 0 then return x end
-  return tm.nn.dropout(x, self.rate, { seed = self.seed })
+  return (tm.nn.dropout(x, self.rate, { seed = self.seed }))
 end
 
 --- Lambda(fn) or Lambda{ fn = fn }: fn(x), or fn(x, training).

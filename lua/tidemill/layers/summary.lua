@@ -1,7 +1,7 @@
 --- model:summary(): a table of layers for people.
 
 local options = require "tidemill.lib.options"
-local struct = require "tidemill.lib.struct"
+local nest = require "tidemill.lib.nest"
 local values = require "tidemill.lib.values"
 
 local M = {}
@@ -15,7 +15,7 @@ local function grouped(n)
 end
 
 local function shape_text(x)
-  local shape = struct.flatten(x)[1].shape
+  local shape = nest.flatten(x)[1].shape
   local parts = {}
   for i, n in ipairs(shape) do parts[i] = n == -1 and "?" or ("%d"):format(n) end
   return "{" .. table.concat(parts, ", ") .. "}"
@@ -27,12 +27,12 @@ local function shapes(model)
   local function note(s)
     local node = s.node
     if node.layer then out[node.layer] = shape_text(node.outputs) end
-    for _, x in ipairs(struct.flatten(node.args)) do
+    for _, x in ipairs(nest.flatten(node.args)) do
       if values.is_symbol(x) then note(x) end
     end
   end
   if rawget(model, "outputs") then
-    for _, s in ipairs(struct.flatten(model.outputs)) do note(s) end
+    for _, s in ipairs(nest.flatten(model.outputs)) do note(s) end
   end
   return out
 end

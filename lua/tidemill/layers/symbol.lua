@@ -12,11 +12,12 @@
 ---   (2) A symbol never changes; its type comes from a scratch trace of its node.
 
 local context = require "tidemill.layers.context"
+local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
-local struct = require "tidemill.lib.struct"
+local nest = require "tidemill.lib.nest"
+local trace = require "tidemill.trace"
 local values = require "tidemill.lib.values"
-local tm = require "tidemill.lib.lazy"
 
 local M = {}
 
@@ -40,7 +41,7 @@ end
 --- The symbols in a structure of arguments, each once, in walking order.
 local function symbols_in(args)
   local list, seen = {}, {}
-  for _, x in ipairs(struct.flatten(args)) do
+  for _, x in ipairs(nest.flatten(args)) do
     if M.is(x) and not seen[x] then
       seen[x] = true
       list[#list + 1] = x
@@ -51,7 +52,7 @@ end
 
 --- Arguments with symbols replaced by what they stand for.
 local function substitute(args, env)
-  return struct.map(function(x)
+  return nest.map(function(x)
     if not M.is(x) then return x end
     local v = env[x]
     if v == nil then
@@ -64,7 +65,7 @@ end
 --- Compute one node; its outputs are added to env.
 function M.run_node(node, env, training)
   local out = node.call(substitute(node.args, env), training)
-  local flat = struct.flatten(out)
+  local flat = nest.flatten(out)
   for i, s in ipairs(node.outputs) do env[s] = flat[i] end
 end
 
@@ -73,16 +74,16 @@ local function record(node)
   local inputs = symbols_in(node.args)
   local specs, result = {}, nil
   for i, s in ipairs(inputs) do specs[i] = { shape = s.shape, dtype = s.dtype } end
-  local types = tm._trace_types(function(...)
+  local types = trace.types(function(...)
     local env = {}
     for i, s in ipairs(inputs) do env[s] = (select(i, ...)) end
     result = context.run_scratch(node.call, substitute(node.args, env), false)
-    return struct.unpack(struct.flatten(result))
+    return nest.unpack(nest.flatten(result))
   end, specs)
   new_node(node)
   node.outputs = {}
   local i = 0
-  return struct.map(function()
+  return nest.map(function()
     i = i + 1
     node.outputs[i] = new_symbol(node, types[i], node.name)
     return node.outputs[i]
@@ -103,15 +104,16 @@ function M.apply_layer(layer, x, training)
 end
 
 local function apply(name, fn, ...)
-  return record {
+  return nest.unpack(record {
     name = name,
-    args = struct.pack(...),
-    call = function(args) return fn(struct.unpack(args)) end,
-  }
+    args = nest.pack(...),
+    call = function(args) return nest.pack(fn(nest.unpack(args))) end,
+  })
 end
 
 --- The hook of ops: op(fn, name, args...) with a symbol among the arguments.
 function M.op(fn, name, ...) return apply(name, fn, ...) end
+core.hooks.symbol_op = M.op
 
 local operators = {
   __add = function(a, b) return a + b end,
@@ -141,7 +143,7 @@ end
 --- x[i], and methods: each is recorded as it was called.
 function Symbol.__index(self, key)
   if type(key) == "string" then
-    if key:sub(1, 1) == "_" or not tm.Tensor[key] then return nil end
+    if key:sub(1, 1) == "_" or not core.methods[key] then return nil end
     return function(x, ...)
       return apply(key, function(v, ...) return v[key](v, ...) end, x, ...)
     end
@@ -197,7 +199,7 @@ end
 --- Variables that a node was given (a loose op's arguments).
 function M.variables_of(node)
   local out = {}
-  for _, x in ipairs(struct.flatten(node.args)) do
+  for _, x in ipairs(nest.flatten(node.args)) do
     if values.is_variable(x) then out[#out + 1] = x end
   end
   return out

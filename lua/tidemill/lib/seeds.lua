@@ -1,20 +1,26 @@
---- Seeds for what draws numbers without being given one: from the stream of the global
---- seed, so that a program with a seed gives the same numbers on every run.
+--- Seeds for what draws numbers without being given one: a sequence that the global seed
+--- begins, so that a program which sets it gives the same numbers on every run.
+---
+--- Numbers are drawn by Philox with the seed as key, so neighbouring seeds are as good as
+--- any.
 
-local place = require "tidemill.lib.place"
-local tm = require "tidemill.lib.lazy"
+local core = require "tidemill.core"
 
 local M = {}
 
--- float32 has 24 bits; two draws make a seed of 48.
-local HALF = 16777216
+local PROGRAMS, DRAWS = 4294967296, 1048576 -- 2^32 global seeds of 2^20 seeds each
 
---- The next seed, a whole number below 2^48.
+local base, drawn
+
+--- The next seed, a whole number below 2^52.
 function M.next()
-  local pair = place.eagerly(function()
-    return tm.random.uniform({ 2 }, { dtype = "float32" }):totable()
-  end)
-  return math.floor(pair[1] * HALF) * HALF + math.floor(pair[2] * HALF)
+  local seed = core.seed()
+  if seed ~= base then base, drawn = seed, 0 end
+  drawn = drawn + 1
+  return (seed % PROGRAMS) * DRAWS + drawn % DRAWS
 end
+
+--- Begin the sequence anew: tm.random.set_seed does.
+function M.restart() base = nil end
 
 return M

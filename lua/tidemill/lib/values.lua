@@ -1,6 +1,8 @@
 --- What kind of thing a value is, and small questions about shapes.
 
-local struct = require "tidemill.lib.struct"
+local core = require "tidemill.core"
+local nest = require "tidemill.lib.nest"
+local variable = require "tidemill.variable"
 local tm = require "tidemill.lib.lazy"
 
 local M = {}
@@ -11,10 +13,10 @@ local function mark(x, field)
 end
 
 --- A tensor, eager or of a trace.
-function M.is_tensor(x) return tm.is_tensor(x) end
+M.is_tensor = core.is_tensor
 
 --- A variable, sharded or not.
-function M.is_variable(x) return tm.is_variable(x) end
+M.is_variable = variable.is
 
 --- A tm.Input or what was computed from one.
 function M.is_symbol(x) return type(x) == "table" and mark(x, "__tm_symbol") == true end
@@ -28,7 +30,7 @@ local function is_plain(x)
 end
 
 local function all_plain(x)
-  if not struct.is_nested(x) then return is_plain(x) end
+  if not nest.is_nested(x) then return is_plain(x) end
   for _, v in pairs(x) do
     if not all_plain(v) then return false end
   end
@@ -39,14 +41,14 @@ end
 --- structure too.
 function M.input(x, dtype)
   if is_plain(x) then return tm.tensor(x, type(x) == "number" and dtype or nil) end
-  if not struct.is_nested(x) then return x end
+  if not nest.is_nested(x) then return x end
   if x[1] ~= nil and all_plain(x) then
     local leaf = x
     while type(leaf) == "table" do leaf = leaf[1] end
     return tm.tensor(x, type(leaf) == "number" and dtype or nil)
   end
   local out = {}
-  for _, k in ipairs(struct.keys(x)) do out[k] = M.input(x[k], dtype) end
+  for _, k in ipairs(nest.keys(x)) do out[k] = M.input(x[k], dtype) end
   return out
 end
 
@@ -55,6 +57,15 @@ function M.shape_of_input(x)
   local shape = {}
   for i, n in ipairs(x.shape) do shape[i] = i == 1 and -1 or n end
   return shape
+end
+
+--- Is there a leaf of a structure for which test(leaf) holds?
+function M.any(test, x)
+  if not nest.is_nested(x) then return test(x) and true or false end
+  for _, v in pairs(x) do
+    if M.any(test, v) then return true end
+  end
+  return false
 end
 
 --- Elements of a known shape.

@@ -13,13 +13,13 @@
 local class = require "tidemill.lib.class"
 local clip = require "tidemill.optimizers.clip"
 local constraints = require "tidemill.constraints"
+local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local initializers = require "tidemill.initializers"
 local options = require "tidemill.lib.options"
 local place = require "tidemill.lib.place"
 local rows = require "tidemill.optimizers.rows"
 local schedules = require "tidemill.optimizers.schedules"
-local state = require "tidemill.lib.state"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
@@ -30,7 +30,7 @@ local common = { "name", "clipnorm", "clipvalue", "global_clipnorm", "weight_dec
 
 function Optimizer:setup()
   rawset(self, "_scope", place.current() or false)
-  rawset(self, "uid", state.new_uid())
+  rawset(self, "uid", core.new_uid())
 end
 
 --- Read options: the rule's own (defaults by name) and the common ones.
@@ -173,8 +173,8 @@ end
 local function decay(self, g, v, rate)
   local by = rate * self.options.weight_decay
   if rows.is(g) then
-    local x = v:sparse_read(g.ids)
-    v:scatter_sub(g.ids, x * values.cast(by, x.dtype))
+    local x = v:sparse_read(g.indices)
+    v:scatter_sub(g.indices, x * values.cast(by, x.dtype))
   else
     local x = v:read()
     v:assign_sub(x * values.cast(by, x.dtype))
@@ -195,7 +195,7 @@ function Optimizer:apply_gradients(grads, vars)
   for i, var in ipairs(v) do
     if g[i] then
       if self.options.weight_decay and not self.decays then decay(self, g[i], var, rate) end
-      state.apply(var, g[i], rate, t, { rule = rule, optimizer = self.uid, hyper = hyper })
+      var:_apply(rule, self.uid, g[i], rate, t, hyper)
       local constraint = constraints.of(var)
       if constraint then var:assign(constraint(var)) end
     end
@@ -216,7 +216,7 @@ function Optimizer:minimize(fn, vars)
 end
 
 --- A slot of a variable, as a tensor: get_slot(v, "momentum").
-function Optimizer:get_slot(var, name) return state.slot(var, self.uid, name) end
+function Optimizer:get_slot(var, name) return var:_slot(self.uid, name) end
 
 function Optimizer:__tostring() return ("%s %q"):format(self.class_name, self.name) end
 

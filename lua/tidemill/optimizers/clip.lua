@@ -1,5 +1,5 @@
---- Clipping of gradients, dense ones (tensors) and those by rows ({ ids, rows }, each
---- row once).
+--- Clipping of gradients, dense ones (tensors) and those by rows (tm.IndexedSlices,
+--- each row once).
 
 local rows = require "tidemill.optimizers.rows"
 local tm = require "tidemill.lib.lazy"
@@ -9,10 +9,10 @@ local M = {}
 --- fn applied to the numbers of a gradient.
 local function through(g, fn)
   if not rows.is(g) then return fn(g) end
-  return rows.new(g, fn(g.rows))
+  return rows.new(g, fn(g.values))
 end
 
-local function squares(g) return tm.reduce_sum(tm.square(rows.is(g) and g.rows or g)) end
+local function squares(g) return tm.reduce_sum(tm.square(rows.is(g) and g.values or g)) end
 
 --- Each element within [-limit, limit].
 function M.by_value(g, limit)

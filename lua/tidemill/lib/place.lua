@@ -1,0 +1,30 @@
+--- Where layers, metrics and optimizers make their variables: in the strategy scope in
+--- which they were constructed, eagerly, whatever trace is open.
+
+local scope = require "tidemill.scope"
+local trace = require "tidemill.trace"
+local variable = require "tidemill.variable"
+
+local M = {}
+
+--- The scope that is open now, nil when none is.
+M.current = scope.current
+
+--- fn(...) outside of open traces.
+M.eagerly = trace.eagerly
+
+--- fn(...) eagerly with this scope open; false: none, variables live in this process.
+function M.within(where, fn, ...)
+  return trace.eagerly(scope.with, where or false, fn, ...)
+end
+
+--- Make a variable in a scope.  `o` is tm.Variable's table; `how.unpartitioned` keeps it
+--- in one piece, `how.beside` puts it where another variable is.
+function M.variable(where, initial, o, how)
+  o.scope = where or false
+  if how and how.unpartitioned then o.partition = false end
+  if how and how.beside then o.colocate_with = how.beside end
+  return trace.eagerly(variable.new, initial, o)
+end
+
+return M
