@@ -1,0 +1,21 @@
+/* main.c - the program tidemill: runs scripts, or one of its subcommands. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "host/launch.h"
+#include "host/script.h"
+
+static const struct {
+  const char *name;
+  int (*run)(int argc, char **argv);
+} main_commands[] = {
+    {"launch", tm_host_launch},
+};
+
+int main(int argc, char **argv) {
+  for (size_t i = 0; argc > 1 && i < TM_COUNT(main_commands); i++)
+    if (strcmp(argv[1], main_commands[i].name) == 0)
+      return main_commands[i].run(argc - 1, argv + 1);
+  return tm_host_script(argc, argv);
+}

@@ -1,0 +1,330 @@
+#include "lua/cluster.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cluster/session.h"
+#include "data/dataset.h"
+#include "lua/cluster_create.h"
+#include "lua/data.h"
+#include "lua/route.h"
+#include "lua/trace.h"
+#include "lua/value.h"
+
+/*
+ * Design.  A session box owns the tm_session; the coordinator box refers to the session
+ * box by its user value, so the session outlives it.  Closing twice is harmless; a
+ * closed box raises failed_precondition.
+ *
+ * Waits are done in slices by Lua (distribute/wait.lua): each call here waits for at
+ * most the time it is given, so that Ctrl-C and other coroutines get their turn.
+ */
+#define COORDINATOR_MT "tm.core.Coordinator"
+#define REMOTE_MT      "tm.core.RemoteValue"
+#define ITERATOR_MT    "tm.core.PerWorkerIterator"
+
+typedef struct coordinator_box {
+  tm_coordinator *c;
+  tm_lua_session *session;
+} coordinator_box;
+
+typedef struct remote_box {
+  tm_remote_value *v;
+} remote_box;
+
+static tm_coordinator *check_coordinator(lua_State *L, int i) {
+  coordinator_box *b = luaL_checkudata(L, i, COORDINATOR_MT);
+  if (!b->c) tm_lua_fail(L, TM_EPRECOND, "this coordinator is closed");
+  return b->c;
+}
+
+static int coordinator_close(lua_State *L) {
+  coordinator_box *b = luaL_checkudata(L, 1, COORDINATOR_MT);
+  if (b->c) tm_session_coordinator_close(b->session->s);
+  if (b->c) b->session->has_coordinator = false;
+  b->c = NULL;
+  return 0;
+}
+
+/* session:coordinator(queue_size) */
+int tm_lua_session_coordinator(lua_State *L) {
+  tm_lua_session *sb = tm_lua_check_session(L, 1);
+  lua_Integer size = luaL_checkinteger(L, 2);
+  coordinator_box *b = lua_newuserdatauv(L, sizeof *b, 1);
+  b->c = NULL;
+  b->session = sb;
+  luaL_getmetatable(L, COORDINATOR_MT);
+  lua_setmetatable(L, -2);
+  tm_lua_keep(L, -1, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_session_coordinator(sb->s, size, &b->c, &err), &err);
+  sb->has_coordinator = true;
+  return 1;
+}
+
+/* --- schedule --- */
+
+static void coordinator_check_variables(lua_State *L, coordinator_box *b, tm_graph *g) {
+  uint64_t uid;
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_session_foreign(b->session->s, g, &uid, &err), &err);
+  if (uid == 0) return;
+  tm_lua *ctx = tm_lua_ctx(L);
+  tm_var_info *v = tm_catalog_get(ctx->catalog, uid);
+  char name[128] = "?";
+  if (v) memcpy(name, v->name, sizeof name);
+  tm_var_info_unref(v);
+  tm_lua_fail(L, TM_EINVAL,
+              "%s uses the variable \"%s\", which belongs to the chief alone or to "
+              "another strategy; create it in strategy:scope",
+              g->name, name);
+}
+
+/* coordinator:check(graph): its variables are of this cluster. */
+static int coordinator_check(lua_State *L) {
+  check_coordinator(L, 1);
+  coordinator_check_variables(L, lua_touserdata(L, 1), tm_lua_check_graph(L, 2));
+  return 0;
+}
+
+/* coordinator:schedule(graph, args): args is a flat list of Tensors and uids of
+ * per-worker iterators.  A RemoteValue, or nothing when the queue is full. */
+static int coordinator_schedule(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_graph *g = tm_lua_check_graph(L, 2);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  size_t n = lua_rawlen(L, 3);
+  if (n > TM_MAX_LIST) return tm_lua_fail(L, TM_EINVAL, "too many arguments");
+  tm_carg arg[TM_MAX_LIST];
+  for (size_t i = 0; i < n; i++) {
+    int64_t uid = 0;
+    lua_rawgeti(L, 3, (int)i + 1);
+    tm_value *v = tm_lua_test_value(L, lua_gettop(L));
+    if (v ? !v->t : !tm_lua_integer(L, -1, &uid))
+      return tm_lua_fail(L, TM_EINVAL,
+                         "argument %d belongs to a trace, or is no tensor", (int)i + 1);
+    arg[i] = (tm_carg){v ? TM_CARG_TENSOR : TM_CARG_PER_WORKER, v ? v->t : NULL,
+                       (uint64_t)uid};
+    lua_pop(L, 1); /* the list keeps it */
+  }
+  remote_box *b = lua_newuserdatauv(L, sizeof *b, 0);
+  b->v = NULL;
+  luaL_getmetatable(L, REMOTE_MT);
+  lua_setmetatable(L, -2);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = tm_coordinator_schedule(c, g, arg, (int32_t)n, &b->v, &err);
+  if (s == TM_EAGAIN) return 0;
+  tm_lua_check(L, s, &err);
+  return 1;
+}
+
+/* --- waiting --- */
+
+/* Seconds at i to ns; nil waits for ever. */
+static int64_t check_timeout(lua_State *L, int i) {
+  if (lua_isnoneornil(L, i)) return -1;
+  double s = luaL_checknumber(L, i);
+  if (!(s >= 0))
+    tm_lua_fail(L, TM_EINVAL, "a timeout is a number of seconds from 0 on");
+  return s > 9e9 ? -1 : (int64_t)(s * 1e9);
+}
+
+/* True when it is over, false when the time was up (no error is raised then). */
+static int push_wait(lua_State *L, tm_status s, const tm_err *err) {
+  if (s != TM_ETIMEOUT) tm_lua_check(L, s, err);
+  lua_pushboolean(L, s == TM_OK);
+  return 1;
+}
+
+/* coordinator:join(seconds) */
+static int coordinator_join(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  int64_t ns = check_timeout(L, 2);
+  return push_wait(L, tm_coordinator_join(c, ns, &tm_lua_ctx(L)->cancel, &err), &err);
+}
+
+/* coordinator:wait_room(seconds) */
+static int coordinator_wait_room(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  int64_t ns = check_timeout(L, 2);
+  return push_wait(L, tm_coordinator_wait_room(c, ns, &tm_lua_ctx(L)->cancel, &err),
+                   &err);
+}
+
+static int coordinator_done(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  bool done;
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_done(c, &done, &err), &err);
+  lua_pushboolean(L, done);
+  return 1;
+}
+
+/* --- resources --- */
+
+/* An iterator on every worker; dropped there when this handle is collected. */
+typedef struct iterator_box {
+  coordinator_box *coordinator; /* kept alive by the user value */
+  uint64_t uid;                 /* 0: nothing to drop */
+} iterator_box;
+
+static int iterator_gc(lua_State *L) {
+  iterator_box *b = lua_touserdata(L, 1);
+  if (b->uid && b->coordinator->c) tm_coordinator_drop(b->coordinator->c, b->uid);
+  b->uid = 0;
+  return 0;
+}
+
+/* coordinator:add_iterator(dataset) -> uid, handle */
+static int coordinator_add_iterator(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_dataset *ds = tm_lua_check_dataset(L, 2);
+  uint64_t uid = tm_lua_new_uid();
+  tm_lua_push_int64(L, (int64_t)uid);
+  iterator_box *b = lua_newuserdatauv(L, sizeof *b, 1);
+  *b = (iterator_box){lua_touserdata(L, 1), 0};
+  luaL_getmetatable(L, ITERATOR_MT);
+  lua_setmetatable(L, -2);
+  tm_lua_keep(L, -1, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_add_iterator(c, uid, ds, tm_lua_ctx(L)->seed, &err),
+               &err);
+  b->uid = uid;
+  return 2;
+}
+
+/* --- counters --- */
+
+static void push_worker_stats(lua_State *L, const tm_worker_stats *w) {
+  lua_createtable(L, 0, 4);
+  int t = lua_gettop(L);
+  tm_lua_set_int(L, t, "steps", (int64_t)w->steps);
+  tm_lua_set_int(L, t, "reads", (int64_t)w->reads);
+  tm_lua_set_int(L, t, "updates", (int64_t)w->updates);
+  lua_pushstring(L, w->state);
+  lua_setfield(L, t, "state");
+}
+
+static void push_ps_stats(lua_State *L, tm_session *s, int32_t k) {
+  tm_store_stats st;
+  tm_err err;
+  tm_err_clear(&err);
+  memset(&st, 0, sizeof st);
+  tm_status r = tm_session_ps_stats(s, k, &st, &err);
+  lua_createtable(L, 0, 8);
+  int t = lua_gettop(L);
+  tm_lua_set_int(L, t, "reads", (int64_t)st.reads);
+  tm_lua_set_int(L, t, "updates", (int64_t)st.updates);
+  tm_lua_set_int(L, t, "bytes_in", (int64_t)st.bytes_in);
+  tm_lua_set_int(L, t, "bytes_out", (int64_t)st.bytes_out);
+  tm_lua_set_int(L, t, "variables", (int64_t)st.variables);
+  tm_lua_set_int(L, t, "slots", (int64_t)st.slots);
+  tm_lua_set_int(L, t, "bytes_held", (int64_t)st.bytes_held);
+  lua_pushstring(L, r == TM_OK ? "ready" : "down");
+  lua_setfield(L, t, "state");
+}
+
+/* coordinator:stats() */
+static int coordinator_stats(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_session *s = ((coordinator_box *)lua_touserdata(L, 1))->session->s;
+  tm_coordinator_stats st;
+  int32_t n = tm_session_workers(s);
+  tm_worker_stats *w = lua_newuserdatauv(L, (size_t)n * sizeof *w, 0);
+  tm_coordinator_get_stats(c, &st, w, n);
+  lua_createtable(L, 0, 12);
+  int t = lua_gettop(L);
+  tm_lua_set_int(L, t, "steps", (int64_t)st.steps);
+  tm_lua_set_int(L, t, "reads", (int64_t)st.reads);
+  tm_lua_set_int(L, t, "updates", (int64_t)st.updates);
+  tm_lua_set_int(L, t, "bytes_read", (int64_t)st.bytes_read);
+  tm_lua_set_int(L, t, "bytes_updated", (int64_t)st.bytes_updated);
+  tm_lua_set_int(L, t, "retries", (int64_t)st.retries);
+  tm_lua_set_int(L, t, "queued", st.queued);
+  tm_lua_set_int(L, t, "running", st.running);
+  lua_createtable(L, n, 0);
+  for (int32_t i = 0; i < n; i++) {
+    push_worker_stats(L, &w[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, t, "workers");
+  lua_createtable(L, tm_session_ps(s), 0);
+  for (int32_t k = 0; k < tm_session_ps(s); k++) {
+    push_ps_stats(L, s, k);
+    lua_rawseti(L, -2, k + 1);
+  }
+  lua_setfield(L, t, "ps");
+  return 1;
+}
+
+/* --- remote values --- */
+
+static tm_remote_value *check_remote(lua_State *L, int i) {
+  return ((remote_box *)luaL_checkudata(L, i, REMOTE_MT))->v;
+}
+
+static int remote_gc(lua_State *L) {
+  remote_box *b = lua_touserdata(L, 1);
+  tm_remote_value_unref(b->v);
+  b->v = NULL;
+  return 0;
+}
+
+static int remote_done(lua_State *L) {
+  lua_pushboolean(L, tm_remote_value_done(check_remote(L, 1)));
+  return 1;
+}
+
+static int remote_step(lua_State *L) {
+  tm_lua_push_int64(L, (int64_t)tm_remote_value_step(check_remote(L, 1)));
+  return 1;
+}
+
+/* value:wait(seconds) -> list of Tensors, nil when the time was up, or raises */
+static int remote_wait(lua_State *L) {
+  tm_remote_value *v = check_remote(L, 1);
+  tm_tensor **out;
+  int32_t n;
+  tm_err err;
+  tm_err_clear(&err);
+  int64_t ns = check_timeout(L, 2);
+  tm_status s = tm_remote_value_wait(v, ns, &tm_lua_ctx(L)->cancel, &out, &n, &err);
+  if (s == TM_ETIMEOUT && !tm_remote_value_done(v)) return 0;
+  tm_lua_check(L, s, &err);
+  lua_createtable(L, n, 0);
+  for (int32_t i = 0; i < n; i++) {
+    tm_lua_push_tensor(L, out[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+void tm_lua_open_cluster(lua_State *L, int core) {
+  static const luaL_Reg coordinator[] = {{"check", coordinator_check},
+                                         {"schedule", coordinator_schedule},
+                                         {"join", coordinator_join},
+                                         {"wait_room", coordinator_wait_room},
+                                         {"done", coordinator_done},
+                                         {"add_iterator", coordinator_add_iterator},
+                                         {"stats", coordinator_stats},
+                                         {"close", coordinator_close},
+                                         {NULL, NULL}};
+  static const luaL_Reg remote[] = {{"done", remote_done},
+                                    {"step", remote_step},
+                                    {"wait", remote_wait},
+                                    {NULL, NULL}};
+  tm_lua_new_class(L, COORDINATOR_MT, coordinator, coordinator_close);
+  static const luaL_Reg none[] = {{NULL, NULL}};
+  tm_lua_new_class(L, REMOTE_MT, remote, remote_gc);
+  tm_lua_new_class(L, ITERATOR_MT, none, iterator_gc);
+  tm_lua_open_session(L, core);
+}

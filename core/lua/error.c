@@ -1,0 +1,64 @@
+#include "lua/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/*
+ * Design.  The object is a plain table, so that Lua code can make one too
+ * (errors.lua) and a handler can read its fields without a call.  The traceback is
+ * taken where the error is raised: a pcall far above could not see it any more.
+ */
+
+static void error_set(lua_State *L, const char *field, const char *text) {
+  if (!text[0]) return;
+  lua_pushstring(L, text);
+  lua_setfield(L, -2, field);
+}
+
+void tm_lua_push_error(lua_State *L, tm_status s, const tm_err *err) {
+  luaL_checkstack(L, 4, "error object");
+  lua_newtable(L);
+  bool filled = err && err->code != TM_OK;
+  error_set(L, "code", tm_status_name(filled ? err->code : s));
+  error_set(L, "message",
+            filled && err->msg[0] ? err->msg : tm_status_name(filled ? err->code : s));
+  if (filled) {
+    error_set(L, "task", err->task);
+    error_set(L, "op", err->op);
+    if (err->step >= 0) {
+      tm_lua_push_int64(L, err->step);
+      lua_setfield(L, -2, "step");
+    }
+  }
+  luaL_getmetatable(L, TM_LUA_ERROR_MT);
+  lua_setmetatable(L, -2);
+}
+
+int tm_lua_raise(lua_State *L, tm_status s, const tm_err *err) {
+  tm_lua_push_error(L, s, err);
+  luaL_traceback(L, L, NULL, 1);
+  lua_setfield(L, -2, "traceback");
+  return lua_error(L);
+}
+
+int tm_lua_fail(lua_State *L, tm_status s, const char *fmt, ...) {
+  tm_err err;
+  tm_err_clear(&err);
+  char text[sizeof err.msg];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof text, fmt, ap);
+  va_end(ap);
+  tm_status r = tm_fail(&err, s, "%s", text);
+  return tm_lua_raise(L, r, &err);
+}
+
+void tm_lua_check(lua_State *L, tm_status s, const tm_err *err) {
+  if (s != TM_OK) tm_lua_raise(L, s, err);
+}
+
+void tm_lua_open_error(lua_State *L, int core) {
+  luaL_newmetatable(L, TM_LUA_ERROR_MT);
+  lua_setfield(L, core, "Error");
+}

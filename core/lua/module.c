@@ -1,0 +1,35 @@
+#include "lua/module.h"
+
+#include "lua/cluster.h"
+#include "lua/convert.h"
+#include "lua/data.h"
+#include "lua/index.h"
+#include "lua/op.h"
+#include "lua/system.h"
+#include "lua/tape.h"
+#include "lua/trace.h"
+#include "lua/value.h"
+#include "lua/variable.h"
+
+/* Design.  The state's context is made first: everything else refers to it. */
+int luaopen_tidemill_core(lua_State *L) {
+  luaL_checkstack(L, 20, "tidemill.core");
+  lua_newtable(L);
+  int core = lua_gettop(L);
+  tm_lua_open_error(L, core);
+  tm_lua_open_state(L, core);
+  tm_lua_open_value(L, core);
+  tm_lua_open_convert(L, core);
+  tm_lua_open_index(L, core);
+  tm_lua_open_trace(L, core);
+  tm_lua_open_op(L, core);
+  tm_lua_open_tape(L, core);
+  tm_lua_open_variable(L, core);
+  tm_lua_open_data(L, core);
+  tm_lua_open_cluster(L, core);
+  tm_lua_open_system(L, core);
+  lua_pushliteral(L, TM_VERSION);
+  lua_setfield(L, core, "version");
+  lua_settop(L, core);
+  return 1;
+}

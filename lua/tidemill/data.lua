@@ -1,0 +1,322 @@
+--- tm.data: datasets are descriptions (source + transforms); C makes their elements.
+---
+--- C's elements are flat lists of tensors; a Dataset keeps the structure beside.
+
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local nest = require "tidemill.lib.nest"
+local options = require "tidemill.lib.options"
+local trace = require "tidemill.trace"
+
+local D, unpack = core.data, table.unpack or unpack
+local M = {}
+
+---@class tm.data.Dataset
+---@field element_spec table  the structure of an element, each leaf { shape, dtype }
+local Dataset = { __name = "tm.data.Dataset" }
+local methods = {}
+function Dataset.__index(self, key)
+  if key == "element_spec" then
+    local types = D.types(self._handle)
+    return nest.map(function(i) return setmetatable(types[i], M.Spec) end, self._shape)
+  end
+  return methods[key]
+end
+
+--- A leaf of an element_spec.
+M.Spec = { __name = "tm.TensorSpec" }
+M.Spec.__index = M.Spec
+function M.Spec.__tostring(s) return ("%s (%s)"):format(s.dtype, table.concat(s.shape, ", ")) end
+
+local function make(handle, shape) return setmetatable({ _handle = handle, _shape = shape }, Dataset) end
+
+--- Is x a dataset?
+function M.is_dataset(x) return getmetatable(x) == Dataset end
+
+local function check(where, x)
+  if not M.is_dataset(x) then
+    errors.raise("invalid_argument", "%s: a dataset is wanted, got %s", where, type(x))
+  end
+  return x
+end
+
+--- Text of an element_spec, for signatures.
+function M.spec_key(spec)
+  if getmetatable(spec) == M.Spec then return spec.dtype .. table.concat(spec.shape, ",") end
+  local parts = {}
+  for _, k in ipairs(nest.keys(spec)) do parts[#parts + 1] = tostring(k) .. "=" .. M.spec_key(spec[k]) end
+  return "{" .. table.concat(parts, ";") .. "}"
+end
+
+-- --- structures ---
+
+--- Numbers, booleans, strings and lists of these are one leaf; tensors too.
+local function is_leaf(x)
+  if type(x) ~= "table" or getmetatable(x) ~= nil then return true end
+  local first = x
+  while type(first) == "table" and getmetatable(first) == nil do
+    if first[1] == nil then return next(first) == nil end
+    first = first[1]
+  end
+  return not core.is_tensor(first) and type(first) ~= "table"
+end
+
+local function structure(x, flat)
+  if is_leaf(x) then
+    flat[#flat + 1] = core.as_value(x)
+    return #flat
+  end
+  local out = {}
+  for _, k in ipairs(nest.keys(x)) do out[k] = structure(x[k], flat) end
+  return out
+end
+
+--- An element in its structure, from the flat tensors.
+local function element(shape, flat)
+  if type(shape) == "number" then return flat[shape] end
+  return nest.map(function(i) return flat[i] end, shape)
+end
+
+--- Arguments of a user's function: a list is unpacked, everything else is one argument.
+local function call(fn, e)
+  if nest.is_nested(e) and e[1] ~= nil then return fn(unpack(e)) end
+  return fn(e)
+end
+
+-- --- sources ---
+
+--- One element a row of the tensors in a structure.
+function M.from_tensor_slices(struct)
+  local flat = {}
+  local shape = structure(struct, flat)
+  return make(D.slices(flat), shape)
+end
+
+--- One element: the structure itself.
+function M.from_tensors(struct)
+  local flat = {}
+  local shape = structure(struct, flat)
+  return make(D.tensors(flat), shape)
+end
+
+--- int64 scalars start, start + step, ... before stop; one number: from 0.
+function M.range(start, stop, step)
+  if stop == nil then start, stop = 0, start end
+  return make(D.range(start, stop, step or 1), 1)
+end
+
+--- Elements side by side.
+function M.zip(list)
+  local handles, shapes, n = {}, {}, 0
+  for i, ds in ipairs(list) do
+    handles[i] = check("zip", ds)._handle
+    shapes[i] = nest.map(function(k) return k + n end, ds._shape)
+    n = n + #D.types(ds._handle)
+  end
+  return make(D.zip(handles), shapes)
+end
+
+local function names_of(x)
+  if type(x) == "string" then return { x } end
+  return x
+end
+
+local function files(where, o, field)
+  local list = names_of(options.need(where, o, field))
+  if type(list) ~= "table" or #list == 0 then
+    errors.raise("invalid_argument", "%s: %s must be a file name or a list of them", where, field)
+  end
+  return list
+end
+
+local function column(c, i)
+  if type(c) == "string" then return { name = c } end
+  if type(c) ~= "table" then
+    errors.raise("invalid_argument", "csv: column %d must be a name or { name, dtype, default }", i)
+  end
+  local default = c[3]
+  if default == nil then default = c.default end
+  return { name = c[1] or c.name, dtype = c[2] or c.dtype, default = default ~= nil and tostring(default) or nil }
+end
+
+--- Rows of csv files as tables by column name; with `label` elements are { row, label }.
+function M.csv(opts)
+  local o = options.read("csv", opts, { "files", "columns", "header", "label", "na_value", "delimiter", "quote",
+    "comment", "skip", "compression", "check" })
+  o.files = files("csv", o, "files")
+  if o.columns then
+    local list = {}
+    for i, c in ipairs(o.columns) do list[i] = column(c, i) end
+    o.columns = list
+  end
+  local handle = D.csv(o)
+  local shape, label = {}, nil
+  for i, name in ipairs(D.names(handle)) do
+    if name == o.label then label = i else shape[name] = i end
+  end
+  return make(handle, label and { shape, label } or shape)
+end
+
+--- Lines of text files, without line ends.
+function M.text_line(opts)
+  local o = options.read("text_line", type(opts) == "string" and { files = opts } or opts, { "files", "compression" })
+  o.files = files("text_line", o, "files")
+  return make(D.text_line(o), 1)
+end
+
+--- Images and labels in the IDX format (MNIST): { image, label } in uint8.
+function M.idx(opts)
+  local o = options.read("idx", opts, { "images", "labels", "compression" })
+  o.images = files("idx", o, "images")
+  if o.labels then o.labels = files("idx", o, "labels") end
+  return make(D.idx(o), o.labels and { 1, 2 } or 1)
+end
+
+-- --- transforms ---
+
+--- Trace fn on an element of these types; the graph and the structure of its results.
+local function traced(self, name, fn)
+  local types, shape = D.types(self._handle), nil
+  local graph = trace.graph(name, function(tr)
+    local args, flat = {}, {}
+    for i, t in ipairs(types) do args[i] = core.trace_arg(tr, t.dtype, t.shape) end
+    local r = nest.pack(call(fn, element(self._shape, args)))
+    local result = r[1]
+    if r.n > 1 then
+      result = r
+      result.n = nil
+    end
+    if result == nil then errors.raise("invalid_argument", "%s: the function returns nothing", name) end
+    shape = structure(result, flat)
+    return flat
+  end, { name = name })
+  return core.graph_optimize(graph), shape
+end
+
+--- Each element through fn, which is traced once.
+function methods:map(fn, opts)
+  options.read("map", opts, { "parallel" })
+  local graph, shape = traced(self, "map", fn)
+  return make(D.map(self._handle, graph), shape)
+end
+
+--- The elements for which fn gives true.
+function methods:filter(fn)
+  local graph = traced(self, "filter", fn)
+  return make(D.filter(self._handle, graph), self._shape)
+end
+
+--- Draw from a buffer of n elements.
+function methods:shuffle(n, opts)
+  local o = options.read("shuffle", opts, { "seed", reshuffle = true })
+  return make(D.shuffle(self._handle, n, o.seed, o.reshuffle), self._shape)
+end
+
+--- n elements stacked; the last may be smaller.
+function methods:batch(n, opts)
+  local o = options.read("batch", opts, { drop_remainder = false })
+  options.count("batch", "the batch size", n, 1)
+  return make(D.batch(self._handle, n, o.drop_remainder), self._shape)
+end
+
+--- n times over; without n for ever.
+function methods:rep(n) return make(D.rep(self._handle, n), self._shape) end
+
+for _, name in ipairs { "unbatch", "take", "skip", "prefetch", "cache" } do
+  local fn = D[name]
+  methods[name] = function(self, n) return make(fn(self._handle, n), self._shape) end
+end
+
+--- Elements index, index + count, ...; index from 0, a number or tm.distribute's
+--- current_worker_index().
+function methods:shard(count, index)
+  if core.is_tensor(index) then
+    local value = index
+    if value.symbolic then
+      errors.raise("invalid_argument", "shard: the index must be a number or current_worker_index()")
+    end
+    index = value:item()
+  elseif type(index) == "table" and (getmetatable(index) or {}).__tm_worker_index then
+    index = -1
+  end
+  return make(D.shard(self._handle, count, index), self._shape)
+end
+
+--- { number, element }: numbers count from `start` (0).
+function methods:enumerate(start)
+  local shape = nest.map(function(i) return i + 1 end, self._shape)
+  return make(D.enumerate(self._handle, start or 0), { 1, shape })
+end
+
+--- Elements of this dataset, then those of another.
+function methods:concatenate(other)
+  return make(D.concatenate(self._handle, check("concatenate", other)._handle), self._shape)
+end
+function M.concatenate(list)
+  local ds = check("concatenate", list[1])
+  for i = 2, #list do ds = ds:concatenate(list[i]) end
+  return ds
+end
+
+--- Options of a dataset: on_restart, deterministic.
+function methods:with_options(opts)
+  options.read("with_options", opts, { "on_restart", "deterministic" })
+  return self
+end
+
+--- Number of elements, "infinite" or "unknown".
+function methods:cardinality() return D.cardinality(self._handle) end
+
+-- --- iterators ---
+
+---@class tm.data.Iterator
+local Iterator = { __name = "tm.data.Iterator", __tm_iterator = true }
+Iterator.__index = Iterator
+
+local function iterator(value, handle, ds)
+  return setmetatable({ _value = value, _handle = handle, _shape = ds._shape, element_spec = ds.element_spec,
+    _dataset = ds }, Iterator)
+end
+
+--- A position in the dataset, from its start.
+function methods:iterator()
+  local epoch = rawget(self, "_epochs") or 0
+  rawset(self, "_epochs", epoch + 1)
+  local value, handle = D.iterator(self._handle, epoch)
+  return iterator(value, handle, self)
+end
+
+--- The next element; raises out_of_range at the end.
+function Iterator:next()
+  local flat = { D.next(self._value) }
+  if #flat == 0 then errors.raise("out_of_range", "the iterator has no more elements") end
+  return element(self._shape, flat)
+end
+
+--- The next element, nil at the end.
+function Iterator:try_next()
+  local flat = { D.next(self._value) }
+  if #flat == 0 then return nil end
+  return element(self._shape, flat)
+end
+
+--- for element in ds:each() do ... end
+function methods:each()
+  local it = self:iterator()
+  return function() return it:try_next() end
+end
+
+--- An iterator (of this process or a per-worker one) as argument of a trace.
+function M.trace_iterator(tr, it)
+  local ds = it._dataset
+  local value = it._value or D.iterator_type(ds._handle)
+  return iterator(core.trace_iterator(tr, value), nil, ds)
+end
+
+--- What describes a dataset: a function is called here, eagerly.
+function M.describe(fn)
+  local ds = trace.eagerly(fn)
+  return check("the dataset function", ds)
+end
+
+return M

@@ -1,0 +1,229 @@
+--- tm.func: a Lua function, traced once per signature into a graph that C runs.
+
+local core = require "tidemill.core"
+local data = require "tidemill.data"
+local errors = require "tidemill.errors"
+local nest = require "tidemill.lib.nest"
+local options = require "tidemill.lib.options"
+local trace = require "tidemill.trace"
+local variable = require "tidemill.variable"
+
+local unpack = table.unpack or unpack
+local M = {}
+
+---@class tm.Function
+---@field trace_count integer
+---@field graph string   text of the graph traced last
+local Function = { __name = "tm.Function" }
+
+-- --- signatures ---
+
+-- Iterators are told apart by the structure and types of their elements.
+local function iterator_key(x) return "i" .. data.spec_key(x.element_spec) end
+
+local function leaf_key(x, path, flat)
+  local t = type(x)
+  if t == "number" or t == "boolean" or t == "string" then return t:sub(1, 1) .. tostring(x) end
+  if core.is_tensor(x) then
+    flat[#flat + 1] = x
+    return "t" .. core.typekey(x)
+  end
+  if variable.is(x) then return ("v%.0f.%d"):format(x._uid, x._shard or -1) end
+  local mt = getmetatable(x)
+  if type(mt) == "table" and (mt.__tm_iterator or mt.__tm_per_worker) then
+    flat[#flat + 1] = x
+    return iterator_key(x)
+  end
+  if type(mt) == "table" and mt.__tm_tensor then
+    flat[#flat + 1] = core.as_value(x)
+    return "t" .. core.typekey(flat[#flat])
+  end
+  if t == "table" and mt ~= nil then return "o" .. tostring(x) end
+  errors.raise("invalid_argument", "argument%s is a %s: a function takes numbers, booleans, strings, tensors, "
+    .. "variables, iterators and tables of them", path, t)
+end
+
+--- Text that tells signatures apart; inputs are appended to flat.
+local function key_of(x, path, flat)
+  if not nest.is_nested(x) then return leaf_key(x, path, flat) end
+  local parts = {}
+  for _, k in ipairs(nest.keys(x)) do
+    parts[#parts + 1] = tostring(k) .. "=" .. key_of(x[k], nest.path(path, k), flat)
+  end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+-- --- tracing ---
+
+local function symbolic(tr, x)
+  if core.is_tensor(x) then return core.trace_arg(tr, x.dtype, x.shape) end
+  local mt = getmetatable(x)
+  if type(mt) == "table" and (mt.__tm_iterator or mt.__tm_per_worker) then return data.trace_iterator(tr, x) end
+  if type(mt) == "table" and mt.__tm_tensor and not variable.is(x) then
+    local v = core.as_value(x)
+    return core.trace_arg(tr, v.dtype, v.shape)
+  end
+  return x
+end
+
+--- Results as a structure of tensors, and the flat list of them.
+local function results_of(self, r)
+  local flat = {}
+  local shape = nest.map_path(function(x, path)
+    local t = type(x)
+    if t == "function" or t == "thread" or (t == "userdata" and not core.is_tensor(x)) then
+      errors.raise("invalid_argument", "%s: result%s is a %s; results are tensors, and tables of them", self.name,
+        path, t)
+    end
+    if variable.is(x) then x = x:read() end
+    flat[#flat + 1] = core.as_value(x)
+    return #flat
+  end, r, "")
+  return shape, flat
+end
+
+local function trace_now(self, args)
+  local shape
+  local context = { name = self.name, first = self.trace_count == 0 }
+  local raw = trace.graph(self.name, function(tr)
+    local inputs = { n = args.n }
+    for i = 1, args.n do
+      if args[i] ~= nil then inputs[i] = nest.map(function(x) return symbolic(tr, x) end, args[i]) end
+    end
+    local r = nest.pack(self._fn(unpack(inputs, 1, args.n)))
+    for i = 1, r.n do
+      if r[i] == nil then errors.raise("invalid_argument", "%s: result %d is nil", self.name, i) end
+    end
+    local flat
+    shape, flat = results_of(self, r)
+    return flat
+  end, context)
+  self.trace_count = self.trace_count + 1
+  local graph = core.graph_optimize(raw)
+  return {
+    graph = graph, results = shape, handles = variable.handles(core.graph_variables(graph)),
+    --- Results in the structure of the function, from the flat list of tensors.
+    rebuild = function(list)
+      return nest.unpack(nest.map(function(i) return list[i] end, shape))
+    end,
+  }
+end
+
+local function check_signature(self, args)
+  local spec = self._signature
+  if not spec then return args end
+  if args.n ~= #spec then
+    errors.raise("invalid_argument", "%s takes %d arguments, got %d", self.name, #spec, args.n)
+  end
+  local out = { n = args.n }
+  for i, s in ipairs(spec) do
+    local x = core.as_value(args[i], s.dtype)
+    local fits = x.dtype == (s.dtype or "float32") and x.rank == #s.shape
+    for d, n in ipairs(s.shape) do fits = fits and (n == -1 or x.shape[d] == n) end
+    if not fits then
+      errors.raise("invalid_argument", "%s: argument %d is %s of shape (%s), the signature says %s (%s)", self.name,
+        i, x.dtype, table.concat(x.shape, ", "), s.dtype or "float32", table.concat(s.shape, ", "))
+    end
+    out[i] = x
+  end
+  return out
+end
+
+--- The trace for these arguments (made when new) and the flat list of its inputs.
+local function concrete(self, args)
+  args = check_signature(self, args)
+  local flat, keys = {}, {}
+  if self._signature then
+    for i = 1, args.n do flat[i] = args[i] end
+  else
+    for i = 1, args.n do keys[i] = args[i] == nil and "n" or key_of(args[i], "[" .. i .. "]", flat) end
+  end
+  local key = table.concat(keys, ";")
+  local c = self._traces[key]
+  if not c then
+    local like = args
+    if self._signature then
+      like = { n = args.n }
+      for i, s in ipairs(self._signature) do like[i] = M.placeholder(s) end
+    end
+    c = trace_now(self, like)
+    self._traces[key] = c
+    self._last = c
+  end
+  return c, flat
+end
+
+--- A stand-in for a tensor of a declared type, for traces by input_signature.
+function M.placeholder(spec)
+  return setmetatable({ dtype = spec.dtype or "float32", shape = spec.shape }, { __tm_spec = true })
+end
+
+local symbolic_plain = symbolic
+symbolic = function(tr, x)
+  local mt = getmetatable(x)
+  if type(mt) == "table" and mt.__tm_spec then return core.trace_arg(tr, x.dtype, x.shape) end
+  return symbolic_plain(tr, x)
+end
+
+--- For a coordinator: graph, flat inputs, and how to rebuild the results.
+function Function:_concrete(args)
+  args.n = args.n or #args
+  local c, flat = concrete(self, args)
+  return { graph = c.graph, args = flat, rebuild = c.rebuild, handles = c.handles }
+end
+
+local function inputs_of(flat)
+  local list = {}
+  for i, x in ipairs(flat) do
+    local mt = getmetatable(x)
+    if type(mt) == "table" and mt.__tm_iterator then
+      list[i] = x._value
+    elseif type(mt) == "table" and mt.__tm_per_worker then
+      errors.raise("invalid_argument", "a per-worker iterator can only be used by a scheduled function")
+    else
+      list[i] = x
+    end
+  end
+  return list
+end
+
+function Function:__call(...)
+  local args = nest.pack(...)
+  if core.tracing() then return self._fn(...) end
+  local c, flat = concrete(self, args)
+  c.program = c.program or core.program(c.graph)
+  return c.rebuild { core.run(c.program, inputs_of(flat)) }
+end
+
+local methods = { _concrete = Function._concrete }
+
+function Function.__index(self, key)
+  if key == "graph" then
+    local c = rawget(self, "_last")
+    return c and core.graph_text(c.graph) or ""
+  end
+  return methods[key]
+end
+
+function Function:__tostring()
+  return ("tm.Function(%s, traced %d times)"):format(self.name, self.trace_count)
+end
+
+--- func(fn, { name, input_signature }): input_signature is a list of { shape, dtype }.
+function M.func(fn, opts)
+  local callable = type(fn) == "function" or (type(fn) == "table" and (getmetatable(fn) or {}).__call)
+  if not callable then errors.raise("invalid_argument", "tm.func takes a function, got %s", type(fn)) end
+  local o = options.read("func", opts, { "name", "input_signature" })
+  local name = o.name
+  if not name and type(fn) == "function" then
+    local info = debug.getinfo(fn, "S")
+    name = ("%s:%d"):format(info.short_src, info.linedefined)
+  end
+  return setmetatable({ _fn = fn, name = name or "function", _signature = o.input_signature, _traces = {},
+    trace_count = 0 }, Function)
+end
+
+--- Is x a function object?
+function M.is(x) return getmetatable(x) == Function end
+
+return M

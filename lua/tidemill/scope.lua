@@ -1,0 +1,36 @@
+--- Strategy scopes: a stack for each coroutine.
+---
+--- A scope is an object with the method create_variable (see variable.lua); without one
+--- variables live in this process.
+
+local M = {}
+
+local MAIN = {}
+local stacks = setmetatable({}, { __mode = "k" })
+
+--- The innermost scope of the running coroutine, nil: none.
+function M.current()
+  local stack = stacks[coroutine.running() or MAIN]
+  return stack and stack[#stack] or nil
+end
+
+local function leave(stack, depth, ok, ...)
+  for i = #stack, depth + 1, -1 do stack[i] = nil end
+  if not ok then error((...), 0) end
+  return ...
+end
+
+--- fn(...) with this scope open; false hides the scopes around it.
+function M.with(scope, fn, ...)
+  local key = coroutine.running() or MAIN
+  local stack = stacks[key]
+  if not stack then
+    stack = {}
+    stacks[key] = stack
+  end
+  local depth = #stack
+  stack[depth + 1] = scope
+  return leave(stack, depth, pcall(fn, ...))
+end
+
+return M

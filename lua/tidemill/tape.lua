@@ -1,0 +1,91 @@
+--- tm.GradientTape: records ops; gradient walks them back.
+
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local nest = require "tidemill.lib.nest"
+local options = require "tidemill.lib.options"
+local variable = require "tidemill.variable"
+
+local M = {}
+
+---@class tm.GradientTape
+local Tape = { __name = "tm.GradientTape" }
+Tape.__index = Tape
+
+--- Record ops until gradient (or close); trainable variables are watched.
+function M.GradientTape(opts)
+  local o = options.read("GradientTape", opts, { persistent = false })
+  return setmetatable({ _tape = core.tape_begin(o.persistent), persistent = o.persistent }, Tape)
+end
+
+local function open(self)
+  if not self._tape then
+    errors.raise("failed_precondition", "this tape was used: make it with persistent = true to ask it twice")
+  end
+  return self._tape
+end
+
+--- Watch a tensor, or a list of them.
+function Tape:watch(x)
+  for _, t in ipairs(nest.flatten(x)) do
+    if not variable.is(t) then core.tape_watch(open(self), t) end
+  end
+end
+
+local function source_of(x, i)
+  if variable.is(x) then return x._uid end
+  if core.is_tensor(x) then return x end
+  return errors.raise("invalid_argument", "gradient: source %d is no tensor and no variable but a %s", i, type(x))
+end
+
+local function gradient_of(g, source)
+  if not g then return nil end
+  if type(g) == "table" then return variable.slices(g.rows, g.ids, source.shape) end
+  return g
+end
+
+--- Gradients of sum(target) by each source, in the structure of the sources; nil where
+--- nothing connects them.
+function Tape:gradient(target, sources, opts)
+  local o = options.read("gradient", opts, { "output_gradients" })
+  local tape = open(self)
+  local one = not nest.is_nested(sources)
+  local flat = one and { sources } or nest.flatten(sources)
+  local list = {}
+  for i, x in ipairs(flat) do list[i] = source_of(x, i) end
+  local seed = o.output_gradients
+  local total = target
+  if nest.is_nested(target) then
+    local parts = {}
+    for i, t in ipairs(nest.flatten(target)) do parts[i] = core.ops.reduce_sum(t) end
+    total = core.ops.add_n(parts)
+  end
+  local found = core.tape_gradient(tape, core.as_value(total), seed, list)
+  if not self.persistent then self:close() end
+  if one then return gradient_of(found[1], sources) end
+  local i = 0
+  local out = nest.map(function(x)
+    i = i + 1
+    return gradient_of(found[i], x)
+  end, sources)
+  if sources[1] ~= nil then out.n = #sources end
+  return out
+end
+
+--- Stop recording and forget.
+function Tape:close()
+  if self._tape then core.tape_close(self._tape) end
+  self._tape = nil
+end
+Tape.__close = Tape.close
+
+--- value_and_grad(fn, variables)(...) -> value, gradients.
+function M.value_and_grad(fn, variables)
+  return function(...)
+    local tape = M.GradientTape()
+    local value = fn(...)
+    return value, tape:gradient(value, variables)
+  end
+end
+
+return M

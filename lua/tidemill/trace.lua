@@ -1,0 +1,104 @@
+--- Tracing: run Lua on symbolic values, get a graph.
+---
+--- Everything that opens traces (tm.func, tm.cond, datasets' map) goes through here, so
+--- an error closes what was opened.
+
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+
+local M = {}
+
+local MAIN = {}
+local contexts = setmetatable({}, { __mode = "k" })
+
+local function key() return coroutine.running() or MAIN end
+
+--- The tm.func that the running coroutine traces, as { func, first }; nil: none.
+function M.context() return contexts[key()] end
+
+--- Keep where an error was raised: pcall would lose it.
+local function with_traceback(e)
+  if errors.is_error(e) then
+    e.traceback = e.traceback or debug.traceback("", 2)
+  end
+  return e
+end
+
+local function finish(mark, ok, ...)
+  if not ok then
+    core.unwind(mark)
+    error((...), 0)
+  end
+  return ...
+end
+
+--- fn(...); traces, tapes and eager marks that it leaves open by an error are closed.
+function M.guard(fn, ...)
+  local mark = core.mark()
+  local args, n = { ... }, select("#", ...)
+  local unpack = table.unpack or unpack
+  return finish(mark, xpcall(function() return fn(unpack(args, 1, n)) end, with_traceback))
+end
+
+local function eager_done(...)
+  core.pop_eager()
+  return ...
+end
+
+--- fn(...) eagerly, whatever trace is open.
+function M.eagerly(fn, ...)
+  if not core.tracing() then return fn(...) end
+  return M.guard(function(...)
+    core.push_eager()
+    return eager_done(fn(...))
+  end, ...)
+end
+core.eagerly = M.eagerly
+
+--- A graph of its own: body(trace) makes arguments and returns the list of outputs.
+--- `context` is what M.context gives meanwhile.
+function M.graph(name, body, context)
+  local k = key()
+  local before = contexts[k]
+  local function run()
+    core.push_eager()
+    local tr = core.trace_begin(name)
+    contexts[k] = context
+    local g = core.trace_end(tr, body(tr))
+    core.pop_eager()
+    return g
+  end
+  local ok, g = pcall(M.guard, run)
+  contexts[k] = before
+  if not ok then error(g, 0) end
+  return g
+end
+
+--- A graph inside the open trace; returns it and the outer values that it captured.
+function M.branch(name, body)
+  return M.guard(function()
+    local tr = core.trace_begin(name)
+    local g = core.trace_end(tr, body(tr))
+    return g, core.trace_captures(tr)
+  end)
+end
+
+--- Types of what fn gives for values of these types ({ shape, dtype } each); nothing is
+--- computed.
+function M.types(fn, specs)
+  local unpack = table.unpack or unpack
+  local types = {}
+  M.graph("types", function(tr)
+    local args = {}
+    for i, s in ipairs(specs) do args[i] = core.trace_arg(tr, s.dtype, s.shape) end
+    local out = { fn(unpack(args, 1, #specs)) }
+    for i, v in ipairs(out) do
+      v = core.as_value(v)
+      types[i] = { shape = v.shape, dtype = v.dtype }
+    end
+    return {}
+  end, {})
+  return types
+end
+
+return M
