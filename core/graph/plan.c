@@ -349,6 +349,37 @@ static tm_status plan_views(struct planner *b) {
   return TM_OK;
 }
 
+/* --- dense READs to let go --- */
+
+/* The level (at[] index) after which a dense READ is not needed, -1: to the end. */
+static int32_t plan_drop_level(const struct planner *b, int32_t node) {
+  const tm_program *p = b->p;
+  int32_t v = p->first[node];
+  const tm_val *val = &b->pl->val[v];
+  if (p->kind[node] != TM_NODE_READ || p->g->node[node].nin > 0) return -1;
+  if (val->escape || val->last == PLAN_END) return -1;
+  int32_t l = p->level[node] + 1;
+  while (val->last >= p->at[l].end) l++;
+  return l;
+}
+
+static tm_status plan_drops(struct planner *b) {
+  tm_plan *pl = b->pl;
+  size_t nl = (size_t)b->p->nlevel + 2;
+  pl->nlevel = b->p->nlevel;
+  pl->drop_at = tm_calloc(nl, sizeof *pl->drop_at);
+  pl->drop = tm_calloc((size_t)pl->nval + 1, sizeof *pl->drop);
+  if (!pl->drop_at || !pl->drop) return TM_ENOMEM;
+  for (int32_t l = 0, n = 0; l <= pl->nlevel; l++) {
+    pl->drop_at[l] = n;
+    for (int32_t o = 0; o < b->p->norder; o++)
+      if (plan_drop_level(b, b->p->order[o]) == l)
+        pl->drop[n++] = b->p->first[b->p->order[o]];
+    pl->drop_at[l + 1] = n;
+  }
+  return TM_OK;
+}
+
 /* --- making and keeping plans --- */
 
 static tm_status plan_build(struct planner *b) {
@@ -362,6 +393,7 @@ static tm_status plan_build(struct planner *b) {
   plan_uses(b);
   TM_TRY(plan_types(b));
   TM_TRY(plan_places(b));
+  TM_TRY(plan_drops(b));
   return plan_views(b);
 }
 
@@ -407,6 +439,8 @@ void tm_plan_unref(tm_plan *pl) {
   tm_free(pl->view_val, n * sizeof *pl->view_val);
   tm_free(pl->user, n * sizeof *pl->user);
   tm_free(pl->user_at, ((size_t)pl->nval + 1) * sizeof *pl->user_at);
+  tm_free(pl->drop_at, ((size_t)pl->nlevel + 2) * sizeof *pl->drop_at);
+  tm_free(pl->drop, ((size_t)pl->nval + 1) * sizeof *pl->drop);
   tm_free(pl, sizeof *pl);
 }
 

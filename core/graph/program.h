@@ -94,8 +94,11 @@ struct tm_plan {
   int32_t ncall;
   /* Views of TENSOR root v: user[user_at[v]] .. user[user_at[v + 1] - 1]. */
   int32_t *user_at, *user;
+  /* Dense READs that nobody uses after a level: drop[drop_at[l + 1]] .. are those of
+   * level l. */
+  int32_t *drop_at, *drop;
   size_t arena_bytes;
-  int32_t nval, norder;
+  int32_t nval, norder, nlevel;
 };
 
 /* A reference to the plan for this key (made when new). */

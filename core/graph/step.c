@@ -15,7 +15,8 @@
  *   (1) What was given out (READs, UPDATEs, and the values they point at) stays as it
  *       is until the exchange that carries it: READs to the next tm_step_compute,
  *       UPDATEs to the next tm_step_begin.
- *   (2) own[] is emptied by begin and free only.
+ *   (2) own[] is emptied by begin and free, and of dense READs after the level that
+ *       uses them last: an UPDATE then finds the variable unread and works in place.
  */
 
 static void step_forget(tm_step *st) {
@@ -365,6 +366,14 @@ static tm_status step_update(tm_step *st, int32_t node, tm_update *up, tm_err *e
   return tm_node_update(n->op, &n->attrs, in, up, err);
 }
 
+static void step_drop(tm_step *st) {
+  const tm_plan *pl = st->now->plan;
+  for (int32_t i = pl->drop_at[st->level + 1]; i < pl->drop_at[st->level + 2]; i++) {
+    tm_tensor_unref(st->own[pl->drop[i]]);
+    st->own[pl->drop[i]] = NULL;
+  }
+}
+
 tm_status tm_step_compute(tm_step *st, tm_state *state, tm_update **up, int32_t *nup,
                           bool *done, tm_err *err) {
   const tm_program *p = st->p;
@@ -380,6 +389,7 @@ tm_status tm_step_compute(tm_step *st, tm_state *state, tm_update **up, int32_t 
     TM_TRY(tm_run_fail(err, p->g->node[p->order[o]].op,
                        step_update(st, p->order[o], &st->up[o - l->update], err)));
   *nup = l->end - l->update;
+  step_drop(st);
   st->level++;
   st->asked = false;
   *done = st->level == p->nlevel;

@@ -198,6 +198,39 @@ static void a_bad_id_and_a_lost_ps_are_errors(void **state) {
   rig_close(&r);
 }
 
+/* An in-place UPDATE needs the variable unread. */
+static void a_dense_read_is_let_go_before_its_update_travels(void **state) {
+  (void)state;
+  struct rig r;
+  rig_open(&r);
+  tm_value *w = help_var(r.sc, 1, 1, vec2);
+  help_assign(r.sc, help_op(r.sc, "mul", w, w), "sub", 1, 1, vec2);
+  tm_value *none = NULL;
+  r.p = help_program(help_end(r.sc, r.tr, &none, 0));
+  tm_step *st;
+  tm_err err = {0};
+  tm_arg_value arg = {NULL, 9};
+  tm_read *rd;
+  tm_update *up;
+  int32_t nrd, nup;
+  bool done;
+  assert_ok(tm_step_new(r.p, &st, &err));
+  assert_ok(tm_step_begin(st, &arg, 1, &help_env, &err));
+  assert_ok(tm_step_fetch(st, &r.h.state, &err));
+  assert_ok(tm_step_reads(st, &rd, &nrd, &err));
+  assert_int_equal(nrd, 1);
+  assert_ok(r.h.state.exchange(&r.h.state, NULL, 0, rd, nrd, &err));
+  assert_int_equal(atomic_load(&r.h.var[1]->refs), 2);
+  assert_ok(tm_step_compute(st, &r.h.state, &up, &nup, &done, &err));
+  assert_true(done);
+  assert_int_equal(nup, 1);
+  assert_int_equal(atomic_load(&r.h.var[1]->refs), 1);
+  assert_ok(r.h.state.exchange(&r.h.state, up, nup, NULL, 0, &err));
+  help_equal(r.h.var[1], 2, (const float[]){0, -2});
+  tm_step_free(st);
+  rig_close(&r);
+}
+
 static tm_status torture(void *ud) {
   struct rig *r = ud;
   tm_arg_value arg = {NULL, 9};
@@ -239,6 +272,7 @@ int main(void) {
       cmocka_unit_test(plans_follow_the_batch_size),
       cmocka_unit_test(the_end_of_data_is_out_of_range),
       cmocka_unit_test(a_bad_id_and_a_lost_ps_are_errors),
+      cmocka_unit_test(a_dense_read_is_let_go_before_its_update_travels),
       cmocka_unit_test(every_allocation_of_a_run_may_fail),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
