@@ -196,7 +196,7 @@ function Coordinator:create_per_worker_dataset(source, opts)
   self:_open()
   options.read("create_per_worker_dataset", opts, {})
   local ds = source
-  if type(source) == "function" then ds = core.describe_dataset(source) end
+  if type(source) == "function" then ds = tm.data.describe(source) end
   if not tm.data.is_dataset(ds) then
     errors.raise("invalid_argument", "create_per_worker_dataset takes a dataset or a function that returns "
       .. "one, got %s", type(ds))

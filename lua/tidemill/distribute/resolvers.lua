@@ -91,7 +91,7 @@ local TFConfig = {
   end,
   _config = function(self)
     local name = self._name
-    return name, parse_config(name, core.getenv(name))
+    return name, parse_config(name, os.getenv(name))
   end,
   --- Name of the cluster, for tasks to find each other; nil: a hash of it.
   cluster_id = function(self)
@@ -151,7 +151,7 @@ end
 function M.resolver(opts)
   opts = sizes("resolver", opts)
   for _, name in ipairs { "TM_CONFIG", "TF_CONFIG" } do
-    local text = core.getenv(name)
+    local text = os.getenv(name)
     if text and text ~= "" then
       local r = from_variable(name)
       local spec = r:cluster_spec()

@@ -8,6 +8,9 @@ local options = require "tidemill.lib.options"
 local placement = require "tidemill.distribute.placement"
 local scopes = require "tidemill.scope"
 local tm = require "tidemill.lib.lazy"
+local trace = require "tidemill.trace"
+
+local unpack = table.unpack or unpack
 
 local Strategy = { __name = "tm.ParameterServerStrategy" }
 
@@ -115,7 +118,7 @@ end
 local function shard_count(self, shape, dtype)
   local p = self._options.variable_partitioner
   if not p or #shape == 0 then return 1 end
-  local counts = p({ n = #shape, unpack = nil, (table.unpack or unpack)(shape) }, dtype, 1)
+  local counts = p({ unpack(shape) }, dtype, 1)
   local fine = type(counts) == "table" and type(counts[1]) == "number" and counts[1] >= 1
     and counts[1] % 1 == 0
   for i = 2, fine and #counts or 0 do fine = fine and counts[i] == 1 end
@@ -143,7 +146,7 @@ local function layout(self, shape, dtype, n)
   local shards, offset = {}, 0
   for k = 1, n do
     local rows = base + (k <= extra and 1 or 0)
-    local piece = { rows, (table.unpack or unpack)(shape, 2) }
+    local piece = { rows, unpack(shape, 2) }
     shards[k] = { place(self, piece, dtype), offset, rows }
     offset = offset + rows
   end
@@ -154,8 +157,8 @@ end
 local function pieces(fn, shape, dtype, shards)
   local list = {}
   for k, s in ipairs(shards) do
-    local piece = { s[3], (table.unpack or unpack)(shape, 2) }
-    local t = core.eagerly(fn, piece, dtype, s[2], shape)
+    local piece = { s[3], unpack(shape, 2) }
+    local t = trace.eagerly(fn, piece, dtype, s[2], shape)
     list[k] = tm.cast(tm.tensor(t), dtype)
   end
   return list
@@ -192,11 +195,11 @@ function Strategy:colocate_with(v, fn, ...)
   local r = nest.pack(pcall(self.scope, self, fn, ...))
   self._colocate = before
   if not r[1] then error(r[2], 0) end
-  return (table.unpack or unpack)(r, 2, r.n)
+  return unpack(r, 2, r.n)
 end
 
 --- One replica a worker: fn(args...) itself.
-function Strategy:run(fn, args) return fn((table.unpack or unpack)(args or {})) end
+function Strategy:run(fn, args) return fn(unpack(args or {})) end
 
 --- Reduce a value over replicas (one) and, with an axis, over that axis.
 function Strategy:reduce(how, value, axis)
