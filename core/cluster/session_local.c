@@ -1,8 +1,10 @@
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cluster/session_parts.h"
+#include "kernel/gemm.h"
 
 /* A cluster inside this process: stores, and workers with direct clients to them. */
 
@@ -55,6 +57,9 @@ tm_status tm_session_start_local(tm_session *s, const tm_session_options *o,
     snprintf(task, sizeof task, "/job:ps/task:%d", k);
     if (tm_store_new(task, &s->store[k])) return tm_nomem(err, "a ps");
   }
+  /* Workers compute side by side, so each product gets its share of the cores. */
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  tm_k_gemm_threads((int)(cores / s->nworker));
   if (local_clients(s, s->ps)) return tm_nomem(err, "a ps");
   for (int32_t i = 0; i < s->nworker; i++) TM_TRY(local_worker(s, i, o, err));
   return TM_OK;
