@@ -125,9 +125,7 @@ define("Identity", { gain = 1 }, nil, function(o, shape, dtype)
   if #shape > 2 then
     errors.raise("invalid_argument", "Identity makes matrices, not a shape of %d axes", #shape)
   end
-  return tm.pad(tm.eye(math.min(shape[1], shape[2]), { dtype = dtype }), {
-    { 0, math.max(0, shape[1] - shape[2]) }, { 0, math.max(0, shape[2] - shape[1]) },
-  }) * o.gain
+  return tm.eye(shape[1], shape[2], { dtype = dtype }) * o.gain
 end)
 
 --- Orthonormal rows of a list of rows (modified Gram-Schmidt; rows <= columns).
