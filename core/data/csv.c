@@ -195,7 +195,8 @@ static tm_status csv_make_texts(struct csv_cursor *k, tm_block *b, int64_t n,
     if (b->t[i]) continue;
     for (int64_t j = 0; j < n; j++) {
       const size_t *at = k->at[(size_t)i * CSV_ROWS + (size_t)j];
-      text[j] = (tm_str){(const char *)k->bytes.data + at[0], at[1]};
+      text[j] = (tm_str){NULL, 0}; /* bytes.data may be NULL: all are empty */
+      if (at[1]) text[j] = (tm_str){(const char *)k->bytes.data + at[0], at[1]};
     }
     TM_TRY(tm_tensor_strings(&shape, text, &b->t[i], err));
   }

@@ -8,15 +8,17 @@
 /*
  * Design.  An idx file is 0 0 TYPE RANK, RANK big-endian sizes, then the elements,
  * big-endian too.  A stream is a list of such files read as one, row by row; the
- * source reads images and labels side by side, IDX_ROWS at a time.
+ * source reads images and labels side by side, a block of up to IDX_ROWS rows and
+ * IDX_BLOCK bytes at a time (one row at least).
  *
  * Invariants:
  *   (1) Both streams have `card` rows; headers are checked when the source is made
  *       and again when a file is opened, which may be elsewhere and later.
- *   (2) An error is given once the rows before it were given; the data end after it:
+ *   (2) A row has at most IDX_ROW bytes: a header claims no memory beyond that.
+ *   (3) An error is given once the rows before it were given; the data end after it:
  *       behind a broken record there is no next one to find.
  */
-enum { IDX_ROWS = 16 };
+enum { IDX_ROWS = 16, IDX_BLOCK = 1 << 20, IDX_ROW = 1 << 26 };
 
 struct idx_stream {
   tm_files files;
@@ -25,7 +27,8 @@ struct idx_stream {
 
 struct idx {
   tm_dataset ds;
-  int32_t n; /* streams: images, labels */
+  int32_t n;    /* streams: images, labels */
+  int64_t rows; /* of a block, 1..IDX_ROWS */
   struct idx_stream stream[2];
 };
 
@@ -66,6 +69,14 @@ static tm_status idx_short(const tm_reader *r, tm_status s, tm_err *err) {
                  tm_reader_path(r));
 }
 
+static tm_status idx_row_check(const tm_type *row, tm_err *err) {
+  TM_TRY(tm_shape_check(&row->shape, (int64_t)tm_dtype_size(row->dtype), err));
+  tm_view v = {row->dtype, row->shape, NULL};
+  if (tm_view_bytes(&v) <= IDX_ROW) return TM_OK;
+  return tm_fail(err, TM_EINVAL, "a row has %zu bytes, more than %d", tm_view_bytes(&v),
+                 IDX_ROW);
+}
+
 /* Read the header: rows and the type of a row. */
 static tm_status idx_header(tm_reader *r, int64_t *rows, tm_type *row, tm_err *err) {
   uint8_t h[4 + 4 * TM_MAX_RANK];
@@ -87,7 +98,7 @@ static tm_status idx_header(tm_reader *r, int64_t *rows, tm_type *row, tm_err *e
   }
   *rows = dim[0];
   row->shape = tm_shape_of(h[3] - 1, dim + 1);
-  s = tm_shape_check(&row->shape, (int64_t)tm_dtype_size(row->dtype) * IDX_ROWS, err);
+  s = idx_row_check(row, err);
   return s == TM_OK ? s : tm_err_prefix(err, s, "idx: %s", tm_reader_path(r));
 }
 
@@ -186,8 +197,8 @@ static tm_status idx_fill(struct idx_cursor *k, tm_block *b, int64_t n, tm_err *
 /* The next block.  After an error the rows before it still come, then the error: the
  * failed read is simply made again, and fails again without a row. */
 static tm_status idx_next_block(struct idx_cursor *k, tm_err *err) {
-  int64_t n = k->c.ds->card - k->done;
-  if (n > IDX_ROWS) n = IDX_ROWS;
+  int64_t n = k->c.ds->card - k->done, most = ((const struct idx *)k->c.ds)->rows;
+  if (n > most) n = most;
   tm_block *b;
   if (tm_block_new(k->c.ds->width, 0, &b) != TM_OK) return tm_nomem(err, "idx");
   tm_status s = idx_fill(k, b, n, err);
@@ -266,8 +277,7 @@ static tm_status idx_unpack_stream(tm_unpacker *r, struct idx_stream *t, tm_err 
     if (dim[i] < 0) return tm_fail(err, TM_EINVAL, "idx: malformed shape");
   t->row.dtype = (tm_dtype)dtype;
   t->row.shape = tm_shape_of((int32_t)rank, dim);
-  return tm_shape_check(&t->row.shape, (int64_t)tm_dtype_size(t->row.dtype) * IDX_ROWS,
-                        err);
+  return idx_row_check(&t->row, err);
 }
 
 static tm_status idx_unpack(tm_unpacker *r, tm_dataset **in, int32_t nin,
@@ -308,7 +318,10 @@ static tm_status idx_make(struct idx_stream *t, int32_t n, int64_t rows,
   }
   struct idx *d = (struct idx *)*out;
   d->n = n;
+  d->rows = IDX_ROWS;
   for (int32_t i = 0; i < n; i++) {
+    tm_view v = {t[i].row.dtype, t[i].row.shape, NULL};
+    while (d->rows > 1 && (size_t)d->rows * tm_view_bytes(&v) > IDX_BLOCK) d->rows /= 2;
     d->stream[i] = t[i];
     d->ds.types[i] = t[i].row;
   }

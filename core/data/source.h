@@ -88,8 +88,8 @@ typedef struct tm_idx_options {
   const char *compression;
 } tm_idx_options;
 
-/* TM_EINVAL: not the idx format, parts of different shapes, or another number of
- * labels than images. */
+/* TM_EINVAL: not the idx format, parts of different shapes, rows above 64 MB, or
+ * another number of labels than images. */
 TM_CHECKED tm_status tm_data_idx(const tm_idx_options *o, tm_dataset **out,
                                  tm_err *err);
 

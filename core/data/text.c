@@ -88,8 +88,11 @@ static tm_status text_fill(struct text_cursor *k, tm_err *err) {
   if (n == 0) return TM_OK;
   tm_str line[TEXT_ROWS];
   size_t at = 0;
-  for (int64_t i = 0; i < n; at = k->end[i++])
-    line[i] = (tm_str){(const char *)k->bytes.data + at, k->end[i] - at};
+  for (int64_t i = 0; i < n; at = k->end[i++]) {
+    line[i] = (tm_str){NULL, 0}; /* bytes.data may be NULL: all are empty */
+    if (k->end[i] > at)
+      line[i] = (tm_str){(const char *)k->bytes.data + at, k->end[i] - at};
+  }
   tm_block *b = NULL;
   tm_shape shape = tm_shape_of(1, &n);
   tm_status s = tm_block_new(1, n, &b);
