@@ -22,7 +22,7 @@ typedef struct tm_session_options {
   int threads;   /* of a worker's kernels */
   /* Addresses "host:port"; NULL: all tasks run inside this process. */
   const char *const *worker_address, *const *ps_address;
-  char cluster_id[64];
+  char cluster_id[64]; /* "": tm_cluster_id of the addresses (cluster/spec.h) */
   double heartbeat_interval, heartbeat_timeout; /* seconds */
   double connect_timeout;                       /* seconds */
 } tm_session_options;

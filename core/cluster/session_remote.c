@@ -6,6 +6,7 @@
 #include "cluster/ps_remote.h"
 #include "cluster/remote.h"
 #include "cluster/session_parts.h"
+#include "cluster/spec.h"
 
 /*
  * A cluster of other processes.  Each ps is started anew over a control connection and
@@ -111,8 +112,10 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   r->connect_ns = (int64_t)(connect * 1e9);
   r->self.incarnation = tm_random_id();
   strcpy(r->self.task, "/job:chief/task:0");
-  memcpy(r->self.cluster, o->cluster_id, sizeof r->self.cluster);
-  r->self.cluster[sizeof r->self.cluster - 1] = '\0';
+  snprintf(r->self.cluster, sizeof r->self.cluster, "%s", o->cluster_id);
+  if (!o->cluster_id[0])
+    tm_cluster_id(o->worker_address, o->nworker, o->ps_address, o->nps,
+                  r->self.cluster);
   return TM_OK;
 }
 
