@@ -166,6 +166,7 @@ TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin
   X(dropout)            \
   X(norm)               \
   X(sort)               \
+  X(nd)                 \
   X(softmax)            \
   X(loss)               \
   X(strings)            \
