@@ -20,7 +20,11 @@ function M.next()
   return (seed % PROGRAMS) * DRAWS + drawn % DRAWS
 end
 
---- Begin the sequence anew: tm.random.set_seed does.
-function M.restart() base = nil end
+--- Setting the global seed begins the sequence anew, also when it is the same seed.
+local set_seed = core.set_seed
+function core.set_seed(seed)
+  base = nil
+  return set_seed(seed)
+end
 
 return M
