@@ -14,8 +14,16 @@
 /*
  * Random numbers.
  *
- * Design.  graph/stream.h says where the numbers come from.  No op keeps a counter.
+ * Design.  graph/stream.h says where numbers without a seed come from.  With a seed
+ * they depend on it alone, so the same seed gives the same numbers in every call,
+ * closure and task.  No op keeps a counter.
  */
+
+static tm_random_stream random_stream_of(const tm_kctx *c, int32_t seed_attr) {
+  tm_random_stream s = tm_random_stream_of(c, seed_attr);
+  if (tm_at_has(c->attrs, seed_attr)) s.stream = 0;
+  return s;
+}
 
 /* --- normal, truncated_normal, uniform, bernoulli: "shape | a, b?, seed, dtype" --- */
 
@@ -33,7 +41,7 @@ static tm_status infer_normal(tm_infer *c) {
   return random_infer(c, t);
 }
 static tm_status kernel_normal(tm_kctx *c) {
-  tm_random_stream s = tm_random_stream_of(c, 3);
+  tm_random_stream s = random_stream_of(c, 3);
   double mean = tm_at_float(c->attrs, 1), dev = tm_at_float(c->attrs, 2);
   size_t n = (size_t)tm_view_count(&c->out[0]);
   if (c->out[0].dtype == TM_F32)
@@ -44,7 +52,7 @@ static tm_status kernel_normal(tm_kctx *c) {
   return TM_OK;
 }
 static tm_status kernel_truncated(tm_kctx *c) {
-  tm_random_stream s = tm_random_stream_of(c, 3);
+  tm_random_stream s = random_stream_of(c, 3);
   double mean = tm_at_float(c->attrs, 1), dev = tm_at_float(c->attrs, 2);
   size_t n = (size_t)tm_view_count(&c->out[0]);
   if (c->out[0].dtype == TM_F32)
@@ -86,7 +94,7 @@ static void random_integers(const tm_view *out, tm_random_stream s, int64_t low,
 }
 
 static tm_status kernel_uniform(tm_kctx *c) {
-  tm_random_stream s = tm_random_stream_of(c, 3);
+  tm_random_stream s = random_stream_of(c, 3);
   const tm_view *out = &c->out[0];
   double low = tm_at_float(c->attrs, 1);
   double high = tm_at_has(c->attrs, 2) ? tm_at_float(c->attrs, 2) : 1;
@@ -112,7 +120,7 @@ static tm_status infer_bernoulli(tm_infer *c) {
 }
 static tm_status kernel_bernoulli(tm_kctx *c) {
   enum { PART = 256 };
-  tm_random_stream s = tm_random_stream_of(c, 2);
+  tm_random_stream s = random_stream_of(c, 2);
   const tm_view *out = &c->out[0];
   float u[PART], p = (float)tm_at_float(c->attrs, 1);
   uint8_t b[PART];
@@ -180,7 +188,7 @@ static int64_t random_class(const double *sum, int64_t n, double x) {
 }
 
 static tm_status kernel_categorical(tm_kctx *c) {
-  tm_random_stream s = tm_random_stream_of(c, 1);
+  tm_random_stream s = random_stream_of(c, 1);
   double *sum = c->scratch, u;
   int64_t rows = c->in[0].shape.dim[0], n = c->in[0].shape.dim[1];
   int64_t samples = tm_at_int(c->attrs, 0);
@@ -212,7 +220,7 @@ static size_t scratch_shuffle(const tm_kctx *c) {
 }
 /* Fisher and Yates. */
 static tm_status kernel_shuffle(tm_kctx *c) {
-  tm_random_stream s = tm_random_stream_of(c, 0);
+  tm_random_stream s = random_stream_of(c, 0);
   int64_t n = c->in[0].shape.dim[0], *order = c->scratch;
   size_t row = n ? tm_view_bytes(&c->in[0]) / (size_t)n : 0;
   tm_rng rng;

@@ -2,9 +2,10 @@
  * stream.h - where a random op's numbers come from.
  *
  * A number depends on (key, stream, element).  With a seed: key = seed, stream =
- * number of the closure, so that the same seed gives the same numbers everywhere and
- * every closure other ones.  Without: key = global seed, stream from the op's place and
- * the closure's number, so a closure that runs again repeats its numbers.
+ * number of the closure (random.* ops drop it: a seed is all they depend on; dropout
+ * keeps it, for another mask each step).  Without: key = global seed, stream from the
+ * op's place and the closure's number, so a closure that runs again repeats its
+ * numbers.
  *
  * Threads: pure functions.
  */
