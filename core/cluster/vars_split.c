@@ -199,6 +199,15 @@ static tm_status split_rows_places(tm_vars *v, const tm_read *rd, const split_ro
   return TM_OK;
 }
 
+static tm_status split_groups(tm_vars *v, int64_t n, int32_t fan, int32_t **start,
+                              tm_err *err) {
+  int64_t groups = n / fan;
+  *start = tm_arena_alloc(&v->scratch->arena, (size_t)(groups + 1) * sizeof **start);
+  if (!*start) return tm_nomem(err, "rows");
+  for (int64_t g = 0; g <= groups; g++) (*start)[g] = (int32_t)(g * fan);
+  return TM_OK;
+}
+
 static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *rd,
                                  tm_err *err) {
   split_rows r = {0};
@@ -228,7 +237,9 @@ static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *r
   }
   if (r.nu == r.n && !rows) return TM_OK;
   tm_vars_repeat *rep = tm_arena_alloc(a, sizeof *rep);
+  int32_t *start = NULL;
   if (!rep) return tm_nomem(err, "rows");
+  if (rows) TM_TRY(split_groups(v, r.n, rd->fan, &start, err));
   *rep = (tm_vars_repeat){.next = v->scratch->repeats,
                           .dst = rd->dst.data,
                           .row_bytes = row,
@@ -236,6 +247,7 @@ static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *r
                           .first = r.first,
                           .inv = r.inv,
                           .rows = rows,
+                          .start = start,
                           .rd = rd,
                           .dtype = info->dtype};
   v->scratch->repeats = rep;
@@ -335,16 +347,31 @@ static tm_status split_update_dense(tm_vars *v, const tm_var_info *info,
   return TM_OK;
 }
 
-/* Gradients that stand for groups of ids (floats only, see ops_state.c). */
-static void split_spread(tm_dtype t, const tm_update *up, const split_rows *r,
-                         void *sum, int64_t width) {
-  double scale = up->mean ? 1.0 / (double)up->fan : 1.0;
+static void split_sum_lists(tm_dtype t, void *out, const void *rows,
+                            const int32_t *start, const int32_t *list, int64_t nout,
+                            int64_t width, int32_t fan, bool mean) {
+  double scale = mean ? 1.0 / (double)fan : 1.0;
   if (t == TM_F32)
-    tm_k_spread_rows_f32(sum, up->value.data, r->first, r->inv, r->n, up->fan, width,
-                         (float)scale);
+    tm_k_sum_lists_f32(out, rows, start, list, nout, width, (float)scale);
   else
-    tm_k_spread_rows_f64(sum, up->value.data, r->first, r->inv, r->n, up->fan, width,
-                         scale);
+    tm_k_sum_lists_f64(out, rows, start, list, nout, width, scale);
+}
+
+/* Gradients that stand for groups of ids (floats only, see ops_state.c): for each
+ * distinct id the rows of the groups that hold it, by a counting sort. */
+static tm_status split_spread(tm_vars *v, tm_dtype t, const tm_update *up,
+                              const split_rows *r, void *sum, int64_t width,
+                              tm_err *err) {
+  tm_arena *a = &v->scratch->arena;
+  int32_t *start = tm_arena_calloc(a, (size_t)(r->nu + 2) * sizeof *start);
+  int32_t *list = tm_arena_alloc(a, (size_t)(r->n + 1) * sizeof *list);
+  if (!start || !list) return tm_nomem(err, "summed rows");
+  for (int64_t i = 0; i < r->n; i++) start[r->inv[i] + 2]++;
+  for (int64_t u = 0; u < r->nu; u++) start[u + 2] += start[u + 1];
+  for (int64_t i = 0; i < r->n; i++)
+    list[start[r->inv[i] + 1]++] = (int32_t)(i / up->fan);
+  split_sum_lists(t, sum, up->value.data, start, list, r->nu, width, up->fan, up->mean);
+  return TM_OK;
 }
 
 /* Sum (APPLY_ROWS, SCATTER_ADD and SUB) or keep the last of (SCATTER_SET) repeated
@@ -363,7 +390,7 @@ static tm_status split_fold_rows(tm_vars *v, const tm_var_info *info,
   *out = sum;
   int64_t width = (int64_t)(row / tm_dtype_size(info->dtype));
   if (up->fan > 0) {
-    split_spread(info->dtype, up, r, sum, width);
+    return split_spread(v, info->dtype, up, r, sum, width, err);
   } else if (set) {
     for (int64_t i = 0; i < r->n; i++)
       memcpy(sum + (size_t)r->inv[i] * row,
@@ -481,15 +508,9 @@ static void split_copy_repeats(const tm_vars_repeat *r) {
 }
 
 static void split_combine(const tm_vars_repeat *r) {
-  int64_t fan = r->rd->fan, groups = r->n / fan;
   int64_t width = (int64_t)(r->row_bytes / tm_dtype_size(r->dtype));
-  double scale = r->rd->mean ? 1.0 / (double)fan : 1.0;
-  if (r->dtype == TM_F32)
-    tm_k_combine_rows_f32((float *)(void *)r->dst, r->rows, r->inv, groups, fan, width,
-                          (float)scale);
-  else
-    tm_k_combine_rows_f64((double *)(void *)r->dst, r->rows, r->inv, groups, fan, width,
-                          scale);
+  split_sum_lists(r->dtype, r->dst, r->rows, r->start, r->inv, r->n / r->rd->fan, width,
+                  r->rd->fan, r->rd->mean);
 }
 
 void tm_vars_join_reads(tm_vars *v) {

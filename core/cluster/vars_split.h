@@ -25,7 +25,8 @@ typedef struct tm_vars_repeat {
   size_t row_bytes;
   int64_t n;
   const int32_t *first, *inv;
-  const void *rows; /* combined read: distinct rows, summed into dst; else NULL */
+  const void *rows;     /* combined read: distinct rows, summed into dst; else NULL */
+  const int32_t *start; /* groups + 1: where a group's run of inv begins */
   const tm_read *rd;
   tm_dtype dtype;
 } tm_vars_repeat;

@@ -1,6 +1,5 @@
 #include "kernel/rows.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "kernel/kernel.h"
@@ -77,50 +76,55 @@ void tm_k_gather_rows(void *out, const void *params, const int64_t *ids, int64_t
       if (ids[i] >= 0) rows_add_##S(out + ids[i] * width, rows + i * width, width); \
   }
 
-/* Wide rows are taken in blocks that stay in the first caches, since few distinct rows
- * are used again and again. */
-enum { ROWS_BLOCK = 2048 };
+/* Wide rows are taken in blocks that stay in the first cache, since few distinct rows
+ * are used again and again; up to four are added in one walk, from left to right. */
+enum { ROWS_BLOCK = 256 };
 
-TM_INLINE int64_t rows_block(int64_t from, int64_t width) {
-  return width - from < ROWS_BLOCK ? width - from : ROWS_BLOCK;
-}
-
-#define COMBINE(S, T)                                                                \
-  TM_INLINE void rows_combine_##S(T *restrict to, const T *rows, const int32_t *inv, \
-                                  int64_t fan, int64_t width, int64_t n, T scale) {  \
-    const T *restrict a = rows + inv[0] * width;                                     \
-    for (int64_t i = 0; i < n; i++) to[i] = a[i];                                    \
-    for (int64_t k = 1; k < fan; k++) {                                              \
-      const T *restrict b = rows + inv[k] * width;                                   \
-      for (int64_t i = 0; i < n; i++) to[i] += b[i];                                 \
-    }                                                                                \
-    for (int64_t i = 0; scale != 1 && i < n; i++) to[i] *= scale;                    \
-  }                                                                                  \
-  TM_KERNEL void tm_k_combine_rows_##S(T *out, const T *rows, const int32_t *inv,    \
-                                       int64_t groups, int64_t fan, int64_t width,   \
-                                       T scale) {                                    \
-    for (int64_t c = 0; c < width; c += ROWS_BLOCK)                                  \
-      for (int64_t g = 0; g < groups; g++)                                           \
-        rows_combine_##S(out + g * width + c, rows + c, inv + g * fan, fan, width,   \
-                         rows_block(c, width), scale);                               \
-  }                                                                                  \
-  TM_INLINE void rows_spread_##S(T *restrict to, const T *restrict from, int64_t n,  \
-                                 T scale, bool first) {                              \
-    if (first)                                                                       \
-      for (int64_t i = 0; i < n; i++) to[i] = scale * from[i];                       \
-    else                                                                             \
-      for (int64_t i = 0; i < n; i++) to[i] += scale * from[i];                      \
-  }                                                                                  \
-  TM_KERNEL void tm_k_spread_rows_##S(T *out, const T *rows, const int32_t *first,   \
-                                      const int32_t *inv, int64_t n, int64_t fan,    \
-                                      int64_t width, T scale) {                      \
-    for (int64_t c = 0; c < width; c += ROWS_BLOCK)                                  \
-      for (int64_t i = 0; i < n; i++)                                                \
-        rows_spread_##S(out + inv[i] * width + c, rows + i / fan * width + c,        \
-                        rows_block(c, width), scale, first[inv[i]] == i);            \
+#define LISTS(S, T)                                                                   \
+  TM_INLINE void rows_set_##S(T *restrict to, const T *rows, const int32_t *list,     \
+                              int64_t m, int64_t width, int64_t n) {                  \
+    const T *restrict a = rows + list[0] * width;                                     \
+    const T *restrict b = rows + list[m > 1] * width;                                 \
+    const T *restrict c = rows + list[m > 2 ? 2 : 0] * width;                         \
+    if (m == 1)                                                                       \
+      for (int64_t i = 0; i < n; i++) to[i] = a[i];                                   \
+    else if (m == 2)                                                                  \
+      for (int64_t i = 0; i < n; i++) to[i] = a[i] + b[i];                            \
+    else                                                                              \
+      for (int64_t i = 0; i < n; i++) to[i] = (a[i] + b[i]) + c[i];                   \
+  }                                                                                   \
+  TM_INLINE void rows_add4_##S(T *restrict to, const T *rows, const int32_t *list,    \
+                               int64_t width, int64_t n) {                            \
+    const T *restrict a = rows + list[0] * width, *restrict b =                       \
+                                                      rows + list[1] * width;         \
+    const T *restrict c = rows + list[2] * width, *restrict d =                       \
+                                                      rows + list[3] * width;         \
+    for (int64_t i = 0; i < n; i++) to[i] = (((to[i] + a[i]) + b[i]) + c[i]) + d[i];  \
+  }                                                                                   \
+  TM_INLINE void rows_list_##S(T *restrict to, const T *rows, const int32_t *list,    \
+                               int64_t m, int64_t width, int64_t n, T scale) {        \
+    int64_t k = m < 3 ? m : 3;                                                        \
+    if (m == 0)                                                                       \
+      for (int64_t i = 0; i < n; i++) to[i] = 0;                                      \
+    else                                                                              \
+      rows_set_##S(to, rows, list, k, width, n);                                      \
+    for (; k + 4 <= m; k += 4) rows_add4_##S(to, rows, list + k, width, n);           \
+    for (; k < m; k++) rows_add_##S(to, rows + list[k] * width, n);                   \
+    if (scale != 1)                                                                   \
+      for (int64_t i = 0; i < n; i++) to[i] *= scale;                                 \
+  }                                                                                   \
+  TM_KERNEL void tm_k_sum_lists_##S(T *out, const T *rows, const int32_t *start,      \
+                                    const int32_t *list, int64_t nout, int64_t width, \
+                                    T scale) {                                        \
+    for (int64_t c = 0; c < width; c += ROWS_BLOCK) {                                 \
+      int64_t n = width - c < ROWS_BLOCK ? width - c : ROWS_BLOCK;                    \
+      for (int64_t o = 0; o < nout; o++)                                              \
+        rows_list_##S(out + o * width + c, rows + c, list + start[o],                 \
+                      start[o + 1] - start[o], width, n, scale);                      \
+    }                                                                                 \
   }
 
 ROWS(f32, float)
 ROWS(f64, double)
-COMBINE(f32, float)
-COMBINE(f64, double)
+LISTS(f32, float)
+LISTS(f64, double)

@@ -26,20 +26,12 @@ void tm_k_sum_rows_f32(float *out, const float *rows, const int32_t *first,
 void tm_k_sum_rows_f64(double *out, const double *rows, const int32_t *first,
                        const int32_t *inv, int64_t n, int64_t width);
 
-/* out (groups, width): row g is the sum of rows inv[g * fan] .. inv[g * fan + fan - 1],
- * in that order, times scale. */
-void tm_k_combine_rows_f32(float *out, const float *rows, const int32_t *inv,
-                           int64_t groups, int64_t fan, int64_t width, float scale);
-void tm_k_combine_rows_f64(double *out, const double *rows, const int32_t *inv,
-                           int64_t groups, int64_t fan, int64_t width, double scale);
-/* The gradient: out (nu, width), row u is the sum of scale * rows[i / fan] over i < n
- * with inv[i] == u, in order of i. */
-void tm_k_spread_rows_f32(float *out, const float *rows, const int32_t *first,
-                          const int32_t *inv, int64_t n, int64_t fan, int64_t width,
-                          float scale);
-void tm_k_spread_rows_f64(double *out, const double *rows, const int32_t *first,
-                          const int32_t *inv, int64_t n, int64_t fan, int64_t width,
-                          double scale);
+/* out (nout, width): row o is the sum of rows list[start[o]] .. list[start[o + 1] - 1],
+ * in that order, times scale; an empty list gives zeros. */
+void tm_k_sum_lists_f32(float *out, const float *rows, const int32_t *start,
+                        const int32_t *list, int64_t nout, int64_t width, float scale);
+void tm_k_sum_lists_f64(double *out, const double *rows, const int32_t *start,
+                        const int32_t *list, int64_t nout, int64_t width, double scale);
 
 /* out[i] = row ids[i] of params, rows of `bytes`. */
 void tm_k_gather_rows(void *out, const void *params, const int64_t *ids, int64_t n,
