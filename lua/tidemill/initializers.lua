@@ -28,11 +28,23 @@ function Initializer:values(shape, dtype)
   end)
 end
 
-function Initializer.__call(self, shape, dtype)
+--- Rows from `offset` on of the values of the full shape.  They are asked for shard by
+--- shard: the whole is kept from the first to the last, so that one draw serves all.
+local function piece(self, shape, dtype, offset, full_shape)
+  if offset == 0 or not self._whole then rawset(self, "_whole", self:values(full_shape, dtype)) end
+  local rows = self._whole:narrow(1, offset + 1, shape[1])
+  if offset + shape[1] >= full_shape[1] then rawset(self, "_whole", nil) end
+  return rows
+end
+
+--- init(shape, dtype), or as tm.Variable calls it: (shape, dtype, offset, full_shape).
+function Initializer.__call(self, shape, dtype, offset, full_shape)
   if type(shape) ~= "table" then
     errors.raise("invalid_argument", "%s: the shape must be a list, got %s", self.class_name, type(shape))
   end
-  return self:values(shape, dtype or "float32")
+  dtype = dtype or "float32"
+  if offset then return piece(self, shape, dtype, offset, full_shape) end
+  return self:values(shape, dtype)
 end
 
 local function define(name, known, named, values)
@@ -150,7 +162,7 @@ define("Orthogonal", { "seed", gain = 1 }, nil, function(o, shape, dtype)
   for i = 1, #shape - 1 do rows = rows * shape[i] end
   local wide = rows <= cols
   local small, large = math.min(rows, cols), math.max(rows, cols)
-  local normal = tm.random.normal({ small, large }, { seed = o.seed or seeds.next(), dtype = "float64" })
+  local normal = M.RandomNormal { mean = 0, stddev = 1, seed = o.seed }({ small, large }, "float64")
   local q = tm.tensor(orthonormal(normal:totable()), "float64")
   if not wide then q = tm.transpose(q) end
   return tm.cast(tm.reshape(q, shape) * o.gain, dtype)
