@@ -22,7 +22,7 @@ tm.Variable, tm.is_variable = variable.new, variable.is
 tm.func, tm.is_function = func.func, func.is
 tm.is_error = errors.is_error
 tm.version, tm.time = core.version, core.time
-tm.log = { to = core.log_to }
+tm.log_to = core.log_to
 tm._trace_types = trace.types
 
 --- sleep(seconds): now, or when the step runs.
