@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "host/launch.h"
+#include "host/role.h"
 #include "host/script.h"
 
 static const struct {
@@ -11,6 +12,8 @@ static const struct {
   int (*run)(int argc, char **argv);
 } main_commands[] = {
     {"launch", tm_host_launch},
+    {"worker", tm_host_role},
+    {"ps", tm_host_role},
 };
 
 int main(int argc, char **argv) {

@@ -9,6 +9,7 @@
 #include <uv.h>
 
 #include "host/launch.h"
+#include "host/role.h"
 #include "lua/compat.h"
 #include "lua/module.h"
 #include "lua/state.h"
@@ -270,12 +271,20 @@ static int script_run(lua_State *L, int argc, char **argv) {
   return script_file(L, 2, input, 1);
 }
 
+/* The environment may give a script another role; not a prompt or -e, and not with
+ * --no-role. */
+static bool script_has_role(int argc, char **argv) {
+  return argc > 1 && argv[1][0] != '-';
+}
+
 int tm_host_script(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "--version") == 0) {
     printf("tidemill %s\n", TM_VERSION);
     return 0;
   }
   if (argc > 1 && strcmp(argv[1], "--help") == 0) return script_usage(stdout);
+  int status = 1;
+  if (script_has_role(argc, argv) && tm_host_script_role(&status)) return status;
   tm_host_follow_launcher();
   lua_State *L = luaL_newstate();
   if (!L) {
@@ -284,7 +293,6 @@ int tm_host_script(int argc, char **argv) {
   }
   tm_lua_log_to_stderr(true);
   lua_pushcfunction(L, script_open);
-  int status = 1;
   if (script_call(L, 0, 0) == 0) {
     script_catch_int();
     status = script_run(L, argc, argv);

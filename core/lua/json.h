@@ -1,4 +1,5 @@
-/* json.h - core.json_decode(text): JSON as Lua values (jansson).  Threads: the state's. */
+/* json.h - core.json_decode(text): JSON as Lua values (jansson).  Threads: the state's.
+ */
 #ifndef TM_LUA_JSON_H
 #define TM_LUA_JSON_H
 

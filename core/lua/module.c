@@ -6,6 +6,7 @@
 #include "lua/index.h"
 #include "lua/json.h"
 #include "lua/op.h"
+#include "lua/server.h"
 #include "lua/system.h"
 #include "lua/tape.h"
 #include "lua/trace.h"
@@ -29,6 +30,7 @@ int luaopen_tidemill_core(lua_State *L) {
   tm_lua_open_data(L, core);
   tm_lua_open_cluster(L, core);
   tm_lua_open_json(L, core);
+  tm_lua_open_server(L, core);
   tm_lua_open_system(L, core);
   lua_pushliteral(L, TM_VERSION);
   lua_setfield(L, core, "version");

@@ -14,6 +14,7 @@ local M = {
   resolver = resolvers.resolver,
   local_cluster = resolvers.local_cluster,
   ParameterServerStrategy = strategies.new,
+  Server = require("tidemill.distribute.server").new,
 }
 
 --- The coordinator of a strategy: the second call gives the same one.

@@ -1,0 +1,91 @@
+#include "lua/server.h"
+
+#include <string.h>
+
+#include "cluster/server.h"
+#include "cluster/spec.h"
+#include "lua/cluster_create.h"
+
+#define SERVER_MT "tm.core.Server"
+
+typedef struct server_box {
+  tm_server *s; /* NULL: closed */
+} server_box;
+
+static int server_close(lua_State *L) {
+  server_box *b = luaL_checkudata(L, 1, SERVER_MT);
+  tm_server_free(b->s);
+  b->s = NULL;
+  return 0;
+}
+
+static tm_server *check_server(lua_State *L, int i) {
+  server_box *b = luaL_checkudata(L, i, SERVER_MT);
+  if (!b->s) tm_lua_fail(L, TM_EPRECOND, "this server is closed");
+  return b->s;
+}
+
+/* core.server(job, index, address, cluster_id, chief_timeout) */
+static int server_start(lua_State *L) {
+  tm_server_options o;
+  memset(&o, 0, sizeof o);
+  o.job = luaL_checkstring(L, 1);
+  o.index = (int32_t)luaL_checkinteger(L, 2);
+  o.address = luaL_checkstring(L, 3);
+  o.cluster_id = luaL_checkstring(L, 4);
+  o.chief_timeout = luaL_optnumber(L, 5, 600);
+  server_box *b = lua_newuserdatauv(L, sizeof *b, 0);
+  b->s = NULL;
+  luaL_getmetatable(L, SERVER_MT);
+  lua_setmetatable(L, -2);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_server_start(&o, &b->s, &err), &err);
+  return 1;
+}
+
+/* server:join(): until it is stopped, or the chief stays away for too long */
+static int server_join(lua_State *L) {
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_server_join(check_server(L, 1), &tm_lua_ctx(L)->cancel, &err),
+               &err);
+  return 0;
+}
+
+static int server_port(lua_State *L) {
+  lua_pushinteger(L, tm_server_port(check_server(L, 1)));
+  return 1;
+}
+
+/* core.cluster_id(workers, ps): what a cluster is called when it has no name */
+static int server_cluster_id(lua_State *L) {
+  const char **list[2];
+  int32_t n[2];
+  char id[TM_CLUSTER_ID];
+  for (int k = 0; k < 2; k++) {
+    luaL_checktype(L, k + 1, LUA_TTABLE);
+    n[k] = (int32_t)lua_rawlen(L, k + 1);
+    list[k] = lua_newuserdatauv(L, ((size_t)n[k] + 1) * sizeof(char *), 0);
+    for (int32_t i = 0; i < n[k]; i++) {
+      lua_rawgeti(L, k + 1, i + 1);
+      list[k][i] = luaL_checkstring(L, -1);
+      lua_pop(L, 1); /* the list keeps it */
+    }
+  }
+  tm_cluster_id(list[0], n[0], list[1], n[1], id);
+  lua_pushstring(L, id);
+  return 1;
+}
+
+void tm_lua_open_server(lua_State *L, int core) {
+  static const luaL_Reg server[] = {{"join", server_join},
+                                    {"port", server_port},
+                                    {"close", server_close},
+                                    {NULL, NULL}};
+  tm_lua_new_class(L, SERVER_MT, server, server_close);
+  lua_pushcfunction(L, server_start);
+  lua_setfield(L, core, "server");
+  lua_pushcfunction(L, server_cluster_id);
+  lua_setfield(L, core, "cluster_id");
+}
