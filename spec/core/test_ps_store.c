@@ -306,7 +306,7 @@ enum { PAIR = 512, TURNS = 400 };
 
 static void *add_pairs(void *ud) {
   tm_store *s = ud;
-  static float ones[PAIR];
+  float ones[PAIR];
   for (int i = 0; i < PAIR; i++) ones[i] = 1;
   for (int k = 0; k < TURNS; k++) {
     tm_ps_update up[2] = {
