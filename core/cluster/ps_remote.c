@@ -1,5 +1,6 @@
 #include "cluster/ps_remote.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -140,7 +141,7 @@ tm_status tm_ps_client_remote(const tm_channel_options *opt, tm_ps_client **out,
   *out = NULL;
   remote_client *r = tm_calloc(1, sizeof *r);
   if (!r) return tm_nomem(err, "a client");
-  strcpy(o.self.purpose, "data");
+  snprintf(o.self.purpose, sizeof o.self.purpose, "data");
   tm_status s = tm_channel_open(&o, &r->ch, err);
   if (s) {
     tm_free(r, sizeof *r);

@@ -111,7 +111,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   r->silence_ns = (int64_t)(silence * 1e9);
   r->connect_ns = (int64_t)(connect * 1e9);
   r->self.incarnation = tm_random_id();
-  strcpy(r->self.task, "/job:chief/task:0");
+  snprintf(r->self.task, sizeof r->self.task, "/job:chief/task:0");
   snprintf(r->self.cluster, sizeof r->self.cluster, "%s", o->cluster_id);
   if (!o->cluster_id[0])
     tm_cluster_id(o->worker_address, o->nworker, o->ps_address, o->nps,

@@ -124,39 +124,50 @@ static tm_status spec_cluster(const char *what, tm_cluster_spec *s, json_t *clus
     if (!*key || strlen(key) >= sizeof s->job->name)
       return spec_bad(what, err, "\"%.40s\" cannot be the name of a job", key);
     tm_spec_job *job = &s->job[s->njob++];
-    strcpy(job->name, key);
+    snprintf(job->name, sizeof job->name, "%s", key);
     TM_TRY(spec_job(what, job, tasks, err));
   }
   return TM_OK;
 }
 
+/* An evaluator stands outside of the cluster; without a cluster nothing is known. */
+static tm_status spec_check_task(const char *what, const tm_cluster_spec *s,
+                                 tm_err *err) {
+  if (strcmp(s->task_type, "evaluator") == 0 || s->njob == 0) return TM_OK;
+  const tm_spec_job *job = tm_cluster_spec_job(s, s->task_type);
+  if (!job)
+    return spec_bad(what, err, "task.type is \"%s\", which is no job of the cluster",
+                    s->task_type);
+  if (s->task_index >= job->n || !job->address[s->task_index])
+    return spec_bad(what, err, "task.index is %d, the cluster has no such %s",
+                    s->task_index, s->task_type);
+  return TM_OK;
+}
+
+static bool spec_task_index(const json_t *v, int64_t *out) {
+  *out = 0;
+  if (!v) return true;
+  if (json_is_string(v)) return spec_index(json_string_value(v), out);
+  *out = json_integer_value(v);
+  return json_is_integer(v);
+}
+
 static tm_status spec_task(const char *what, tm_cluster_spec *s, json_t *task,
                            tm_err *err) {
+  int64_t i;
   if (!task) return TM_OK;
   if (!json_is_object(task))
     return spec_bad(what, err, "\"task\" must be an object with type and index");
-  json_t *type = json_object_get(task, "type"), *index = json_object_get(task, "index");
-  const char *name = json_string_value(type);
+  const char *name = json_string_value(json_object_get(task, "type"));
   if (!name || !*name || strlen(name) >= sizeof s->task_type)
     return spec_bad(what, err, "task.type must be the name of a job");
-  int64_t i = json_integer_value(index);
-  bool ok = !index || json_is_integer(index) ||
-            (json_is_string(index) && spec_index(json_string_value(index), &i));
-  if (!ok || i < 0 || i >= TM_SPEC_MAX_TASKS)
+  if (!spec_task_index(json_object_get(task, "index"), &i) || i < 0 ||
+      i >= TM_SPEC_MAX_TASKS)
     return spec_bad(what, err, "task.index must be a whole number from 0");
-  strcpy(s->task_type, name);
+  snprintf(s->task_type, sizeof s->task_type, "%s", name);
   s->task_index = (int32_t)i;
   s->has_task = true;
-  /* An evaluator stands outside of the cluster. */
-  const tm_spec_job *job = tm_cluster_spec_job(s, name);
-  if (strcmp(name, "evaluator") == 0 || (s->njob == 0 && !job)) return TM_OK;
-  if (!job)
-    return spec_bad(what, err, "task.type is \"%s\", which is no job of the cluster",
-                    name);
-  if (i >= job->n || !job->address[i])
-    return spec_bad(what, err, "task.index is %" PRId64 ", the cluster has no such %s",
-                    i, name);
-  return TM_OK;
+  return spec_check_task(what, s, err);
 }
 
 static tm_status spec_id(const char *what, tm_cluster_spec *s, const json_t *id,
@@ -173,7 +184,7 @@ static tm_status spec_id(const char *what, tm_cluster_spec *s, const json_t *id,
   if (!text || !*text || strlen(text) >= sizeof s->cluster_id)
     return spec_bad(what, err, "cluster_id must be a string of 1 to %d bytes",
                     (int)TM_CLUSTER_ID - 1);
-  strcpy(s->cluster_id, text);
+  snprintf(s->cluster_id, sizeof s->cluster_id, "%s", text);
   return TM_OK;
 }
 
