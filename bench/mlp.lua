@@ -2,7 +2,8 @@
 local here = arg[0]:match "^(.*/)" or "./"
 local lib = dofile(here .. "lib.lua")
 local tm = require "tidemill"
-local kind, workers, ps, steps = arg[1] or "local", tonumber(arg[2]) or 3, tonumber(arg[3]) or 2, tonumber(arg[4]) or 500
+local kind, workers, ps = arg[1] or "local", tonumber(arg[2]) or 3, tonumber(arg[3]) or 2
+local steps = tonumber(arg[4]) or 500
 local batch = 128
 local x = tm.random.uniform { batch * 40, 784 }
 local y = tm.cast(tm.random.uniform({ batch * 40 }, { maxval = 10 }), "int64")

@@ -208,10 +208,11 @@ static void launch_on_signal(uv_signal_t *h, int sig) {
 extern char **environ;
 
 /* The environment with TM_CONFIG and TM_LAUNCHER in front; the caller frees it. */
-static char **launch_env(char *config, char *launcher) {
+static char **launch_env(char *config, char *launcher, size_t *size) {
   size_t n = 0;
   while (environ[n]) n++;
-  char **env = malloc((n + 3) * sizeof *env);
+  char **env = tm_malloc((n + 3) * sizeof *env);
+  *size = (n + 3) * sizeof *env;
   if (!env) return NULL;
   size_t k = 0;
   env[k++] = config;
@@ -274,9 +275,10 @@ static int launch_start(launch *l, launch_task *t) {
   int r = UV_ENOMEM;
   snprintf(launcher, sizeof launcher, "TM_LAUNCHER=%d", (int)getpid());
   if (launch_config(l, t, &config) == TM_OK) {
-    char **env = launch_env((char *)config.data, launcher);
+    size_t size;
+    char **env = launch_env((char *)config.data, launcher, &size);
     if (env) r = launch_spawn(l, t, chief ? l->script - 1 : role, env);
-    free(env);
+    tm_free(env, size);
   }
   tm_buf_release(&config);
   if (r)
@@ -286,7 +288,7 @@ static int launch_start(launch *l, launch_task *t) {
 }
 
 static int launch_tasks(launch *l) {
-  l->task = calloc((size_t)l->ntask, sizeof *l->task);
+  l->task = tm_calloc((size_t)l->ntask, sizeof *l->task);
   if (!l->task) return UV_ENOMEM;
   for (int i = 0; i < l->ntask; i++) {
     launch_task *t = &l->task[i];
@@ -328,7 +330,7 @@ static int launch_run(launch *l) {
   }
   uv_run(&l->loop, UV_RUN_DEFAULT);
   uv_loop_close(&l->loop);
-  free(l->task);
+  tm_free(l->task, (size_t)l->ntask * sizeof *l->task);
   return l->status;
 }
 

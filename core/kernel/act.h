@@ -14,11 +14,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TM_K_ACT_MAP(X)                                                       \
-  X(RELU, relu)                                                               \
-  X(RELU6, relu6)                                                             \
-  X(LEAKY_RELU, leaky_relu)                                                   \
-  X(ELU, elu) X(SELU, selu) X(GELU, gelu) X(SILU, silu) X(SOFTPLUS, softplus) \
+#define TM_K_ACT_MAP(X)                                           \
+  X(RELU, relu)                                                   \
+  X(RELU6, relu6)                                                 \
+  X(LEAKY_RELU, leaky_relu)                                       \
+  X(ELU, elu)                                                     \
+  X(SELU, selu) X(GELU, gelu) X(SILU, silu) X(SOFTPLUS, softplus) \
       X(SOFTSIGN, softsign)
 
 typedef enum tm_k_act_kind {

@@ -6,7 +6,7 @@ local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
 local variable = require "tidemill.variable"
 
-local ops, unpack = core.ops, table.unpack or unpack
+local ops = core.ops
 local M = { nn = {}, strings = {}, random = {} }
 
 for name, fn in pairs(ops) do
