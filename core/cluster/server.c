@@ -1,6 +1,7 @@
 #include "cluster/server.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,8 +18,12 @@
  * Design.  One listener; frames go to the service of the role.  A chief is whoever has
  * started this task over a control connection; while there is one, join waits.
  *
- * Invariant: `chief` is the connection of the last chief that started this task, or
- * NULL; when it ends the clock of chief_timeout starts.
+ * Invariants:
+ *   (1) `chief` is the connection of the last chief that started this task, or NULL;
+ *       when it ends the clock of chief_timeout starts.
+ *   (2) A data connection belongs to the chief in whose time it was made (its user
+ *       pointer is that `term`); after the next start it is answered no more, so a
+ *       late UPDATE of a lost cluster never meets the variables of the next.
  */
 #define SERVER_SILENCE_NS 60000000000 /* until the chief's start says otherwise */
 #define SERVER_MAX_FRAME  ((uint64_t)1 << 40)
@@ -30,6 +35,7 @@ struct tm_server {
   tm_ps_service *ps;
   tm_worker_service *worker;
   uint16_t port;
+  atomic_uintptr_t term; /* of chiefs, from 1 */
   pthread_mutex_t mu;
   tm_conn *chief;      /* under mu; compared, never followed */
   bool stop, had_one;  /* under mu */
@@ -54,6 +60,7 @@ static void server_start_ps(tm_server *s, tm_conn *c, tm_message *m) {
     tm_conn_limits lim = {SERVER_MAX_FRAME, start.heartbeat_ns, start.silence_ns};
     tm_conn_set_limits(c, &lim);
     tm_start_release(&start);
+    atomic_fetch_add(&s->term, 1);
     st = tm_ps_service_reset(s->ps);
   }
   if (st && err.code == TM_OK) tm_nomem(&err, "a store");
@@ -69,9 +76,21 @@ void tm_server_stop(tm_server *s) {
   pthread_mutex_unlock(&s->mu);
 }
 
+/* A request on a data connection of an earlier chief's time (2). */
+static bool server_refuse_old(tm_server *s, tm_conn *c, const tm_message *m) {
+  tm_err err;
+  if ((uintptr_t)tm_conn_user(c) == atomic_load(&s->term)) return false;
+  tm_err_clear(&err);
+  tm_fail(&err, TM_EABORTED, "%s serves another chief now", s->self.task);
+  if (tm_conn_send_error(c, m->f.id, &err))
+    tm_conn_close(c, TM_EABORTED, "it belongs to an earlier chief");
+  return true;
+}
+
 static void server_message(void *ud, tm_conn *c, tm_message *m) {
   tm_server *s = ud;
   bool control = strcmp(tm_conn_peer(c)->purpose, "control") == 0;
+  if (!control && server_refuse_old(s, c, m)) return;
   if (control && m->f.kind == TM_F_STOP) {
     tm_server_stop(s);
   } else if (control && s->ps && m->f.kind == TM_F_START) {
@@ -99,10 +118,11 @@ static void server_closed(void *ud, tm_conn *c, const tm_err *why) {
 
 static tm_status server_hello(void *ud, tm_conn *c, const tm_hello *peer, tm_err *err) {
   tm_server *s = ud;
-  (void)c;
-  if (s->worker && strcmp(peer->purpose, "control") != 0)
+  if (strcmp(peer->purpose, "control") == 0) return TM_OK;
+  if (s->worker)
     return tm_fail(err, TM_EINVAL, "%s is a worker: it holds no variables",
                    s->self.task);
+  tm_conn_set_user(c, (void *)atomic_load(&s->term));
   return TM_OK;
 }
 

@@ -67,6 +67,10 @@ tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
   return TM_OK;
 }
 
+void tm_session_stop_tasks(tm_session *s) {
+  if (s->stop_tasks) s->stop_tasks(s);
+}
+
 void tm_session_close(tm_session *s) {
   if (!s) return;
   TM_DCHECK(!s->coordinator);

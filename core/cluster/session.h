@@ -30,6 +30,9 @@ typedef struct tm_session_options {
 /* Start (in this process) or connect to the tasks of a cluster. */
 TM_CHECKED tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
                                      tm_err *err);
+/* End the processes of its tasks too (nothing to do for a cluster in this process);
+ * before tm_session_close.  Tasks that cannot be reached are passed over. */
+void tm_session_stop_tasks(tm_session *s);
 void tm_session_close(tm_session *s);    /* after its coordinator; s may be NULL */
 tm_vars *tm_session_vars(tm_session *s); /* borrowed: for eager ops of the chief */
 int32_t tm_session_workers(const tm_session *s);

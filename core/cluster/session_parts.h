@@ -18,7 +18,8 @@ struct tm_session {
   /* Tell every ps to refuse worker `index`; NULL: not needed. May block; called from
    * the coordinator's thread, so it uses clients of its own. */
   tm_status (*refuse)(tm_session *s, int32_t index, tm_err *err);
-  struct session_remote *remote;      /* of a cluster of other processes */
+  struct session_remote *remote; /* of a cluster of other processes */
+  void (*stop_tasks)(tm_session *s);
   void (*stop_remote)(tm_session *s); /* after links and clients were closed */
 };
 

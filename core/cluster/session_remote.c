@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "cluster/ps_remote.h"
 #include "cluster/remote.h"
@@ -18,9 +19,9 @@
  */
 typedef struct session_remote {
   tm_netloop *loop;
-  int32_t nps;
+  int32_t nps, ntask;
   tm_conn **control;
-  char (*ps_address)[280]; /* for clients made later, to refuse a worker */
+  char (*address)[280]; /* ntask: of the ps, then of the workers */
   tm_hello self;
   int64_t silence_ns, connect_ns;
 } session_remote;
@@ -37,16 +38,32 @@ static void session_stop_remote(tm_session *s) {
   tm_netloop_free(r->loop);
   for (int32_t i = 0; r->control && i < r->nps; i++) tm_conn_unref(r->control[i]);
   tm_free(r->control, (size_t)r->nps * sizeof *r->control);
-  tm_free(r->ps_address, (size_t)r->nps * sizeof *r->ps_address);
+  tm_free(r->address, (size_t)r->ntask * sizeof *r->address);
   tm_free(r, sizeof *r);
   s->remote = NULL;
+}
+
+/* Over connections of their own, so that it does not matter who has the links. */
+static void session_stop_tasks(tm_session *s) {
+  session_remote *r = s->remote;
+  for (int32_t i = 0; i < r->ntask; i++) {
+    tm_channel *ch;
+    tm_frame f = {.kind = TM_F_STOP};
+    tm_channel_options o = {
+        .address = r->address[i], .self = r->self, .connect_timeout_ns = 1000000000};
+    snprintf(o.self.purpose, sizeof o.self.purpose, "control");
+    if (tm_channel_open(&o, &ch, NULL)) continue;
+    if (tm_channel_send(ch, &f, NULL, NULL, 0, NULL))
+      tm_log(TM_LOG_WARN, "%s cannot be told to stop", tm_channel_peer(ch)->task);
+    tm_channel_close(ch);
+  }
 }
 
 static tm_status remote_data(const session_remote *r, int32_t i, bool retry,
                              tm_ps_client **out, tm_err *err) {
   char task[48];
   snprintf(task, sizeof task, "/job:ps/task:%d", i);
-  tm_channel_options o = {.address = r->ps_address[i],
+  tm_channel_options o = {.address = r->address[i],
                           .expect_task = task,
                           .self = r->self,
                           .connect_timeout_ns = r->connect_ns,
@@ -98,14 +115,17 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   if (!r) return tm_nomem(err, "a session");
   s->remote = r;
   s->stop_remote = session_stop_remote;
+  s->stop_tasks = session_stop_tasks;
   s->refuse = session_refuse_remote;
   r->nps = o->nps;
   r->control = tm_calloc((size_t)o->nps, sizeof *r->control);
-  r->ps_address = tm_calloc((size_t)o->nps, sizeof *r->ps_address);
-  if (!r->control || !r->ps_address || tm_netloop_new(1, &r->loop))
+  r->ntask = o->nps + o->nworker;
+  r->address = tm_calloc((size_t)r->ntask, sizeof *r->address);
+  if (!r->control || !r->address || tm_netloop_new(1, &r->loop))
     return tm_nomem(err, "a session");
-  for (int32_t i = 0; i < o->nps; i++)
-    snprintf(r->ps_address[i], sizeof r->ps_address[i], "%s", o->ps_address[i]);
+  for (int32_t i = 0; i < r->ntask; i++)
+    snprintf(r->address[i], sizeof r->address[i], "%s",
+             i < o->nps ? o->ps_address[i] : o->worker_address[i - o->nps]);
   double silence = o->heartbeat_timeout > 0 ? o->heartbeat_timeout : 10;
   double connect = o->connect_timeout > 0 ? o->connect_timeout : 60;
   r->silence_ns = (int64_t)(silence * 1e9);
@@ -125,7 +145,7 @@ tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
   TM_TRY(remote_make(s, o, err));
   session_remote *r = s->remote;
   for (int32_t i = 0; i < o->nps; i++) {
-    tm_remote_options ro = remote_options(r, o, i, r->ps_address[i]);
+    tm_remote_options ro = remote_options(r, o, i, r->address[i]);
     TM_TRY(tm_remote_ps(&ro, &events, NULL, &r->control[i], err));
     TM_TRY(remote_data(r, i, true, &s->ps[i], err));
   }

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
+#include "cluster/ps_remote.h"
 #include "cluster/server.h"
 #include "cluster/session.h"
 #include "data/source.h"
@@ -458,6 +459,52 @@ static void a_new_chief_finds_the_tasks_fresh(void **state) {
   bench_close(&b);
 }
 
+static void tasks_end_with_nothing_left_when_told_to_stop(void **state) {
+  (void)state;
+  bench b;
+  bench_open(&b, 2, 2);
+  bench_counter(&b);
+  tm_graph *g = count_function();
+  for (int i = 0; i < 20; i++) tm_remote_value_unref(schedule(&b, g, NULL, 0));
+  join(&b);
+  tm_session_coordinator_close(b.s);
+  tm_session_stop_tasks(b.s);
+  for (int i = 0; i < 4; i++) {
+    int status;
+    task *t = i < 2 ? &b.worker[i] : &b.ps[i - 2];
+    assert_int_equal(waitpid(t->pid, &status, 0), t->pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0); /* 4: bytes were not given back */
+  }
+  tm_session_close(b.s);
+  tm_graph_unref(g);
+}
+
+static void a_request_from_the_time_of_another_chief_is_refused(void **state) {
+  (void)state;
+  bench b;
+  tm_err err;
+  tm_ps_client *old;
+  bench_open(&b, 1, 1);
+  bench_counter(&b);
+  tm_channel_options o = {.address = b.ps[0].address,
+                          .self = {"test", "/job:worker/task:0", "", 5},
+                          .silence_ns = 5000000000};
+  assert_ok_err(tm_ps_client_remote(&o, &old, &err), &err);
+  bench_disconnect(&b);
+  bench_connect(&b);
+  bench_counter(&b);
+  float one[1] = {1};
+  tm_ps_update up = {
+      .kind = TM_PS_ADD, .uid = COUNTER, .value = {TM_F32, {0, {0}}, one}};
+  tm_ps_request rq = {.nup = 1, .up = &up};
+  assert_ok_err(old->begin(old, &rq, &err), &err);
+  assert_int_equal(old->wait(old, &rq, &err), TM_EABORTED);
+  assert_string_equal(err.task, "/job:ps/task:0");
+  old->close(old);
+  bench_close(&b);
+}
+
 static void a_cluster_described_wrongly_is_told(void **state) {
   (void)state;
   bench b;
@@ -511,6 +558,8 @@ int main(void) {
       cmocka_unit_test(closures_of_a_stopped_worker_are_run_once_by_others),
       cmocka_unit_test(a_dead_ps_is_unavailable_by_name),
       cmocka_unit_test(a_new_chief_finds_the_tasks_fresh),
+      cmocka_unit_test(tasks_end_with_nothing_left_when_told_to_stop),
+      cmocka_unit_test(a_request_from_the_time_of_another_chief_is_refused),
       cmocka_unit_test(a_cluster_described_wrongly_is_told),
       cmocka_unit_test(join_ends_when_no_chief_comes_or_the_only_one_has_gone),
   };
