@@ -3,7 +3,7 @@ local tm = require "tidemill"
 local close = dofile "spec/close.lua"
 local keras = dofile "spec/fixtures/keras_metrics.lua"
 
-local unpack = table.unpack
+local unpack = rawget(table, "unpack") or rawget(_G, "unpack")
 
 local function value(t)
   if t.rank == 0 then return t:item() end
