@@ -25,6 +25,7 @@ static void vars_cache_drop(tm_vars_scratch *sc) {
   while (tm_map_next(sc->cache, &pos, NULL, NULL, NULL, &v)) tm_var_info_unref(v);
   tm_map_free(sc->cache);
   sc->cache = NULL;
+  tm_vars_rows_forget(&sc->rows);
 }
 
 tm_status tm_vars_info(tm_vars *v, uint64_t uid, tm_var_info **out, tm_err *err) {
@@ -117,6 +118,7 @@ tm_status tm_vars_begin(tm_vars *v, const tm_update *up, int32_t nup, tm_read *r
   tm_vars_scratch *sc = v->scratch;
   TM_DCHECK(!sc->open);
   tm_arena_reset(&sc->arena);
+  tm_vars_rows_turn(&sc->rows);
   sc->rd = rd;
   sc->nrd = nrd;
   tm_status s = tm_vars_split(v, up, nup, rd, nrd, err);
@@ -191,6 +193,7 @@ tm_status tm_vars_new(tm_catalog *catalog, tm_ps_client *const *ps, int32_t nps,
     v->scratch->lane = tm_calloc((size_t)nps + 1, sizeof *v->scratch->lane);
   if (!v->ps || !v->scratch || !v->scratch->lane) goto fail;
   v->scratch->arena.block_bytes = 16384;
+  v->scratch->rows.arena[0].block_bytes = v->scratch->rows.arena[1].block_bytes = 16384;
   v->state = (tm_state){vars_exchange, vars_next, vars_type_of};
   v->catalog = tm_catalog_ref(catalog);
   v->nps = nps;
@@ -216,6 +219,7 @@ void tm_vars_free(tm_vars *v) {
   }
   if (v->scratch->cache) vars_cache_drop(v->scratch);
   tm_arena_release(&v->scratch->arena);
+  tm_vars_rows_release(&v->scratch->rows);
   tm_free(v->scratch->lane, ((size_t)v->nps + 1) * sizeof *v->scratch->lane);
   tm_free(v->scratch, sizeof *v->scratch);
   tm_free(v->ps, ((size_t)v->nps + 1) * sizeof(tm_ps_client *));

@@ -9,8 +9,8 @@
 
 /*
  * Design.  Items are appended to lanes in the order of the lists, so a ps applies
- * UPDATEs in program order.  Rows: ids are checked and made unique (first appearance),
- * then bucketed by shard with a stable counting sort.
+ * UPDATEs in program order.  Ids of rows are made distinct and sorted by shard in
+ * vars_rows.c; repeated rows are copied, summed or combined here.
  */
 static tm_vars_lane *split_lane(tm_vars *v, int32_t ps) {
   return &v->scratch->lane[ps < 0 ? v->nps : ps];
@@ -53,10 +53,6 @@ static size_t split_row_bytes(const tm_var_info *info) {
   return n;
 }
 
-static const char *split_name(const tm_var_info *info) {
-  return info->name[0] ? info->name : "variable";
-}
-
 static void split_shards(const tm_var_info *info, int32_t only, int32_t *from,
                          int32_t *to) {
   *from = only < 0 ? 0 : only;
@@ -66,7 +62,7 @@ static void split_shards(const tm_var_info *info, int32_t only, int32_t *from,
 static tm_status split_check_shard(const tm_var_info *info, int32_t shard,
                                    tm_err *err) {
   if (shard < info->nshard) return TM_OK;
-  return tm_fail(err, TM_EINVAL, "%s: shard %d of %d", split_name(info), shard,
+  return tm_fail(err, TM_EINVAL, "%s: shard %d of %d", tm_vars_name(info), shard,
                  info->nshard);
 }
 
@@ -76,97 +72,7 @@ static tm_shape split_shard_shape(const tm_var_info *info, int32_t k) {
   return s;
 }
 
-/* --- rows --- */
-
-/* Ids of one item made unique and bucketed by shard. */
-typedef struct split_rows {
-  int64_t n, nu;
-  const int64_t *ids; /* n, as given */
-  int64_t *uniq;      /* nu */
-  int32_t *first, *inv;
-  int32_t *order; /* nu: indices into uniq, by shard */
-  int64_t *start; /* nshard + 1: where a shard's run of `order` begins */
-  int64_t *local; /* nu: in the order of `order`, id within the shard */
-} split_rows;
-
-static tm_status split_ids(tm_vars *v, const tm_view *ids, split_rows *r, tm_err *err) {
-  r->n = tm_view_count(ids);
-  if (r->n > INT32_MAX)
-    return tm_fail(err, TM_EEXHAUSTED, "%" PRId64 " ids in one lookup", r->n);
-  if (ids->dtype == TM_I64) {
-    r->ids = ids->data;
-    return TM_OK;
-  }
-  int64_t *wide = tm_arena_alloc(&v->scratch->arena, (size_t)(r->n + 1) * 8);
-  if (!wide) return tm_nomem(err, "ids");
-  for (int64_t i = 0; i < r->n; i++) wide[i] = tm_view_get_i64(ids, i);
-  r->ids = wide;
-  return TM_OK;
-}
-
-static tm_status split_check_ids(const tm_var_info *info, int32_t only,
-                                 const split_rows *r, tm_err *err) {
-  int64_t rows = only < 0 ? info->shape.dim[0] : info->shard[only].rows;
-  for (int64_t i = 0; i < r->nu; i++)
-    if (r->uniq[i] < 0 || r->uniq[i] >= rows)
-      return tm_fail(err, TM_EINVAL,
-                     "%s has no row %" PRId64 ": it has %" PRId64
-                     " rows, ids count from 0",
-                     split_name(info), r->uniq[i], rows);
-  return TM_OK;
-}
-
-/* Shards are a "div" split: the first `extra` have one row more. */
-static int32_t split_shard_of(const tm_var_info *info, int64_t id) {
-  int32_t lo = 0, hi = info->nshard - 1;
-  while (lo < hi) {
-    int32_t mid = (lo + hi + 1) / 2;
-    if (info->shard[mid].offset <= id) {
-      lo = mid;
-    } else {
-      hi = mid - 1;
-    }
-  }
-  return lo;
-}
-
-static tm_status split_unique(tm_vars *v, const tm_var_info *info, int32_t only,
-                              const tm_view *ids, split_rows *r, tm_err *err) {
-  tm_arena *a = &v->scratch->arena;
-  TM_TRY(split_ids(v, ids, r, err));
-  size_t room = (size_t)(r->n + 1);
-  r->uniq = tm_arena_alloc(a, room * 8);
-  r->first = tm_arena_alloc(a, room * 4);
-  r->inv = tm_arena_alloc(a, room * 4);
-  void *scratch = tm_arena_alloc(a, tm_k_unique_scratch(r->n));
-  if (!r->uniq || !r->first || !r->inv || !scratch) return tm_nomem(err, "unique ids");
-  r->nu = tm_k_unique_i64(r->uniq, r->first, r->inv, r->ids, r->n, scratch);
-  return split_check_ids(info, only, r, err);
-}
-
-/* Fill order, start, local. */
-static tm_status split_bucket(tm_vars *v, const tm_var_info *info, int32_t only,
-                              split_rows *r, tm_err *err) {
-  tm_arena *a = &v->scratch->arena;
-  r->order = tm_arena_alloc(a, (size_t)(r->nu + 1) * 4);
-  r->local = tm_arena_alloc(a, (size_t)(r->nu + 1) * 8);
-  r->start = tm_arena_calloc(a, (size_t)(info->nshard + 2) * 8);
-  int32_t *shard = tm_arena_alloc(a, (size_t)(r->nu + 1) * 4);
-  if (!r->order || !r->local || !r->start || !shard) return tm_nomem(err, "row ids");
-  for (int64_t i = 0; i < r->nu; i++) {
-    shard[i] = only >= 0           ? only
-               : info->nshard == 1 ? 0
-                                   : split_shard_of(info, r->uniq[i]);
-    r->start[shard[i] + 2]++;
-  }
-  for (int32_t k = 0; k < info->nshard; k++) r->start[k + 2] += r->start[k + 1];
-  for (int64_t i = 0; i < r->nu; i++) {
-    int64_t at = r->start[shard[i] + 1]++;
-    r->order[at] = (int32_t)i;
-    r->local[at] = r->uniq[i] - (only >= 0 ? 0 : info->shard[shard[i]].offset);
-  }
-  return TM_OK;
-}
+/* --- views --- */
 
 static tm_view split_i64s(int64_t *p, int64_t n) {
   tm_view v = {TM_I64, {1, {n}}, p};
@@ -183,7 +89,7 @@ static tm_view split_row_view(const tm_var_info *info, void *p, int64_t n) {
 
 /* Where each distinct row of the answer goes: to its first place in dst or, when rows
  * are combined, into memory of our own (*rows). */
-static tm_status split_rows_places(tm_vars *v, const tm_read *rd, const split_rows *r,
+static tm_status split_rows_places(tm_vars *v, const tm_read *rd, const tm_vars_rows *r,
                                    size_t row, void **at, uint8_t **rows, tm_err *err) {
   *rows = NULL;
   if (rd->fan > 0) {
@@ -191,11 +97,9 @@ static tm_status split_rows_places(tm_vars *v, const tm_read *rd, const split_ro
     if (!*rows) return tm_nomem(err, "rows");
     *rows = (uint8_t *)(((uintptr_t)*rows + 63) & ~(uintptr_t)63);
   }
-  for (int64_t i = 0; i < r->nu; i++) {
-    int32_t u = r->order[i];
-    at[i] = *rows ? *rows + (size_t)u * row
+  for (int64_t u = 0; u < r->nu; u++)
+    at[u] = *rows ? *rows + (size_t)u * row
                   : (uint8_t *)rd->dst.data + (size_t)r->first[u] * row;
-  }
   return TM_OK;
 }
 
@@ -210,19 +114,19 @@ static tm_status split_groups(tm_vars *v, int64_t n, int32_t fan, int32_t **star
 
 static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *rd,
                                  tm_err *err) {
-  split_rows r = {0};
+  tm_vars_rows *r;
   tm_arena *a = &v->scratch->arena;
   size_t row = split_row_bytes(info);
   if (info->shape.rank < 1)
-    return tm_fail(err, TM_EINVAL, "%s is a scalar: it has no rows", split_name(info));
-  TM_TRY(split_unique(v, info, rd->shard, rd->ids, &r, err));
-  TM_TRY(split_bucket(v, info, rd->shard, &r, err));
-  void **at = tm_arena_alloc(a, (size_t)(r.nu + 1) * sizeof(void *));
+    return tm_fail(err, TM_EINVAL, "%s is a scalar: it has no rows",
+                   tm_vars_name(info));
+  TM_TRY(tm_vars_rows_of(v, info, rd->shard, rd->ids, TM_ROWS_READ, &r, err));
+  void **at = tm_arena_alloc(a, (size_t)(r->nu + 1) * sizeof(void *));
   if (!at) return tm_nomem(err, "rows");
   uint8_t *rows;
-  TM_TRY(split_rows_places(v, rd, &r, row, at, &rows, err));
+  TM_TRY(split_rows_places(v, rd, r, row, at, &rows, err));
   for (int32_t k = 0; k < info->nshard; k++) {
-    int64_t from = r.start[k], n = r.start[k + 1] - from;
+    int64_t from = r->start[k], n = r->start[k + 1] - from;
     if (n == 0) continue;
     tm_vars_lane *l = split_lane(v, info->shard[k].ps);
     tm_ps_read *it = split_add_read(v, l);
@@ -230,22 +134,22 @@ static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *r
     it->kind = TM_PS_ROWS;
     it->uid = info->uid;
     it->shard = (uint32_t)k;
-    it->ids = split_i64s(r.local + from, n);
+    it->ids = split_i64s(r->local + from, n);
     it->rows_at = at + from;
     it->dst = split_row_view(info, rd->dst.data, n);
     l->bytes_rd += (size_t)n * row;
   }
-  if (r.nu == r.n && !rows) return TM_OK;
+  if (r->nu == r->n && !rows) return TM_OK;
   tm_vars_repeat *rep = tm_arena_alloc(a, sizeof *rep);
   int32_t *start = NULL;
   if (!rep) return tm_nomem(err, "rows");
-  if (rows) TM_TRY(split_groups(v, r.n, rd->fan, &start, err));
+  if (rows) TM_TRY(split_groups(v, r->n, rd->fan, &start, err));
   *rep = (tm_vars_repeat){.next = v->scratch->repeats,
                           .dst = rd->dst.data,
                           .row_bytes = row,
-                          .n = r.n,
-                          .first = r.first,
-                          .inv = r.inv,
+                          .n = r->n,
+                          .first = r->first,
+                          .inv = r->inv,
                           .rows = rows,
                           .start = start,
                           .rd = rd,
@@ -332,9 +236,9 @@ static tm_status split_update_dense(tm_vars *v, const tm_var_info *info,
   tm_shape want = up->shard < 0 ? info->shape : split_shard_shape(info, up->shard);
   if (up->value.dtype != info->dtype || !tm_shape_equal(&up->value.shape, &want)) {
     char a[96], b[96];
-    return tm_fail(err, TM_EINVAL, "%s is %s %s, the value is %s %s", split_name(info),
-                   tm_dtype_name(info->dtype), tm_shape_text(&want, a, sizeof a),
-                   tm_dtype_name(up->value.dtype),
+    return tm_fail(err, TM_EINVAL, "%s is %s %s, the value is %s %s",
+                   tm_vars_name(info), tm_dtype_name(info->dtype),
+                   tm_shape_text(&want, a, sizeof a), tm_dtype_name(up->value.dtype),
                    tm_shape_text(&up->value.shape, b, sizeof b));
   }
   size_t row = split_row_bytes(info);
@@ -360,7 +264,7 @@ static void split_sum_lists(tm_dtype t, void *out, const void *rows,
 /* Gradients that stand for groups of ids (floats only, see ops_state.c): for each
  * distinct id the rows of the groups that hold it, by a counting sort. */
 static tm_status split_spread(tm_vars *v, tm_dtype t, const tm_update *up,
-                              const split_rows *r, void *sum, int64_t width,
+                              const tm_vars_rows *r, void *sum, int64_t width,
                               tm_err *err) {
   tm_arena *a = &v->scratch->arena;
   int32_t *start = tm_arena_calloc(a, (size_t)(r->nu + 2) * sizeof *start);
@@ -375,15 +279,11 @@ static tm_status split_spread(tm_vars *v, tm_dtype t, const tm_update *up,
 }
 
 /* Sum (APPLY_ROWS, SCATTER_ADD and SUB) or keep the last of (SCATTER_SET) repeated
- * ids' rows: one row a unique id, in order of `uniq`. */
+ * ids' rows: one row a unique id, in the order of `r`. */
 static tm_status split_fold_rows(tm_vars *v, const tm_var_info *info,
-                                 const tm_update *up, const split_rows *r, void **out,
-                                 tm_err *err) {
+                                 const tm_update *up, const tm_vars_rows *r,
+                                 uint8_t **out, tm_err *err) {
   size_t row = split_row_bytes(info);
-  *out = up->value.data;
-  /* The order of first appearance is the order itself. */
-  if (r->nu == r->n && up->fan <= 1) return TM_OK;
-  bool set = up->kind == TM_UP_SCATTER_SET;
   uint8_t *sum = tm_arena_alloc(&v->scratch->arena, (size_t)(r->nu + 1) * row + 64);
   if (!sum) return tm_nomem(err, "summed rows");
   sum = (uint8_t *)(((uintptr_t)sum + 63) & ~(uintptr_t)63);
@@ -391,18 +291,16 @@ static tm_status split_fold_rows(tm_vars *v, const tm_var_info *info,
   int64_t width = (int64_t)(row / tm_dtype_size(info->dtype));
   if (up->fan > 0) {
     return split_spread(v, info->dtype, up, r, sum, width, err);
-  } else if (set) {
+  } else if (up->kind == TM_UP_SCATTER_SET) {
     for (int64_t i = 0; i < r->n; i++)
       memcpy(sum + (size_t)r->inv[i] * row,
              (const uint8_t *)up->value.data + (size_t)i * row, row);
   } else if (info->dtype == TM_F32) {
     tm_k_sum_rows_f32((float *)(void *)sum, up->value.data, r->first, r->inv, r->n,
                       width);
-  } else if (info->dtype == TM_F64) {
+  } else {
     tm_k_sum_rows_f64((double *)(void *)sum, up->value.data, r->first, r->inv, r->n,
                       width);
-  } else {
-    *out = NULL; /* integers: sent as they are, the store adds them one by one */
   }
   return TM_OK;
 }
@@ -411,68 +309,62 @@ static tm_status split_update_check_rows(const tm_var_info *info, const tm_updat
                                          int64_t n, tm_err *err) {
   tm_shape want = info->shape;
   if (want.rank < 1)
-    return tm_fail(err, TM_EINVAL, "%s is a scalar: it has no rows", split_name(info));
+    return tm_fail(err, TM_EINVAL, "%s is a scalar: it has no rows",
+                   tm_vars_name(info));
   want.dim[0] = n;
   if (up->value.dtype == info->dtype && tm_shape_equal(&up->value.shape, &want))
     return TM_OK;
   char a[96], b[96];
   return tm_fail(err, TM_EINVAL, "%s: rows for %" PRId64 " ids are %s %s, not %s %s",
-                 split_name(info), n, tm_dtype_name(info->dtype),
+                 tm_vars_name(info), n, tm_dtype_name(info->dtype),
                  tm_shape_text(&want, a, sizeof a), tm_dtype_name(up->value.dtype),
                  tm_shape_text(&up->value.shape, b, sizeof b));
 }
 
-/* Rows of shard k, contiguous: in place when the order is already right. */
-static tm_status split_pick_rows(tm_vars *v, const split_rows *r, int64_t from,
-                                 int64_t n, size_t row, uint8_t *rows, void **out,
+/* Rows from .. from + n - 1 of r, contiguous: in place when they lie so. */
+static tm_status split_pick_rows(tm_vars *v, const tm_vars_rows *r, int64_t from,
+                                 int64_t n, size_t row, uint8_t *rows, uint8_t **out,
                                  tm_err *err) {
+  const int32_t *first = r->first + from;
   bool straight = true;
-  for (int64_t i = 0; i < n && straight; i++)
-    straight = r->order[from + i] == r->order[from] + i;
-  *out = rows + (size_t)r->order[from] * row;
+  for (int64_t i = 0; i < n && straight; i++) straight = first[i] == first[0] + i;
+  *out = rows + (size_t)first[0] * row;
   if (straight) return TM_OK;
   uint8_t *to = tm_arena_alloc(&v->scratch->arena, (size_t)n * row + 64);
   if (!to) return tm_nomem(err, "rows of a shard");
   to = (uint8_t *)(((uintptr_t)to + 63) & ~(uintptr_t)63);
   for (int64_t i = 0; i < n; i++)
-    memcpy(to + (size_t)i * row, rows + (size_t)r->order[from + i] * row, row);
+    memcpy(to + (size_t)i * row, rows + (size_t)first[i] * row, row);
   *out = to;
   return TM_OK;
 }
 
-/* Without folding every occurrence is its own "unique" id, in order. */
-static tm_status split_no_fold(tm_vars *v, split_rows *r, tm_err *err) {
-  int64_t *all = tm_arena_alloc(&v->scratch->arena, (size_t)(r->n + 1) * 8);
-  if (!all) return tm_nomem(err, "ids");
-  if (r->n) memcpy(all, r->ids, (size_t)r->n * 8);
-  r->uniq = all;
-  r->nu = r->n;
-  return TM_OK;
+/* Integers are sent as they are, and the store adds them one by one. */
+static bool split_may_fold(const tm_update *up, const tm_var_info *info) {
+  return tm_dtype_is_float(info->dtype) || up->kind == TM_UP_SCATTER_SET;
 }
 
 static tm_status split_update_rows(tm_vars *v, const tm_var_info *info,
                                    const tm_update *up, tm_err *err) {
-  split_rows r = {0};
-  void *rows;
+  tm_vars_rows *r;
+  uint8_t *sum = NULL, *p;
   size_t row = split_row_bytes(info);
   int64_t n_ids = tm_view_count(up->ids);
   if (up->fan > 0 && (n_ids % up->fan || !tm_dtype_is_float(info->dtype)))
-    return tm_fail(err, TM_EINVAL, "%s: ids do not make groups of %d", split_name(info),
-                   up->fan);
+    return tm_fail(err, TM_EINVAL, "%s: ids do not make groups of %d",
+                   tm_vars_name(info), up->fan);
   TM_TRY(split_update_check_rows(info, up, up->fan > 0 ? n_ids / up->fan : n_ids, err));
-  TM_TRY(split_unique(v, info, up->shard, up->ids, &r, err));
-  TM_TRY(split_fold_rows(v, info, up, &r, &rows, err));
-  if (!rows) {
-    rows = up->value.data;
-    TM_TRY(split_no_fold(v, &r, err));
-  }
-  TM_TRY(split_bucket(v, info, up->shard, &r, err));
+  tm_rows_use use = split_may_fold(up, info) ? TM_ROWS_UPDATE : TM_ROWS_PLAIN;
+  TM_TRY(tm_vars_rows_of(v, info, up->shard, up->ids, use, &r, err));
+  if (r->nu < r->n || up->fan > 1) TM_TRY(split_fold_rows(v, info, up, r, &sum, err));
   for (int32_t k = 0; k < info->nshard; k++) {
-    int64_t from = r.start[k], n = r.start[k + 1] - from;
+    int64_t from = r->start[k], n = r->start[k + 1] - from;
     if (n == 0) continue;
-    void *p;
-    TM_TRY(split_pick_rows(v, &r, from, n, row, rows, &p, err));
-    tm_view value = split_row_view(info, p, n), ids = split_i64s(r.local + from, n);
+    if (sum)
+      p = sum + (size_t)from * row;
+    else
+      TM_TRY(split_pick_rows(v, r, from, n, row, up->value.data, &p, err));
+    tm_view value = split_row_view(info, p, n), ids = split_i64s(r->local + from, n);
     TM_TRY(split_update_item(v, info, up, k, &value, &ids, err));
   }
   return TM_OK;

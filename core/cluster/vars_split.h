@@ -6,7 +6,7 @@
 #define TM_CLUSTER_VARS_SPLIT_H
 
 #include "base/arena.h"
-#include "cluster/vars.h"
+#include "cluster/vars_rows.h"
 
 /* What goes to one ps (or the local store). */
 typedef struct tm_vars_lane {
@@ -40,6 +40,7 @@ typedef struct tm_vars_whole {
 
 typedef struct tm_vars_scratch {
   tm_arena arena;
+  tm_vars_memory rows;
   tm_vars_lane *lane; /* nps + 1 */
   tm_vars_repeat *repeats;
   tm_vars_whole *wholes;

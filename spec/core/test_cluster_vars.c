@@ -254,6 +254,84 @@ static void the_second_exchange_of_a_kind_allocates_nothing_but_results(void **s
   assert_int_equal(tm_mem_live(), live);
 }
 
+/* A step: UPDATE of the rows read before, READ of the next ids, as workers do. */
+static void train(bench *b, int64_t *old, int64_t *next, int64_t n, float *g, float *y,
+                  int32_t fan) {
+  tm_err err;
+  int64_t groups = fan ? n / fan : n;
+  tm_view ov = ids_view(old, n), nv = ids_view(next, n);
+  tm_update up = {.kind = TM_UP_APPLY_ROWS,
+                  .uid = TABLE,
+                  .shard = -1,
+                  .value = rows_view(g, groups),
+                  .ids = &ov,
+                  .rule = "sgd",
+                  .nhyper = 3,
+                  .hyper = {1, 0, 0},
+                  .t = 1,
+                  .fan = fan,
+                  .mean = fan > 0};
+  tm_read rd = {.kind = TM_READ_ROWS,
+                .uid = TABLE,
+                .shard = -1,
+                .ids = &nv,
+                .dst = rows_view(y, groups),
+                .fan = fan,
+                .mean = fan > 0};
+  assert_ok_err(exchange(b, &up, old ? 1 : 0, &rd, 1, &err), &err);
+}
+
+/* The same on a plain array. */
+static void train_plain(float *table, const int64_t *old, const int64_t *next, int n,
+                        const float *g, float *y, int fan) {
+  float share = fan ? 1.0F / (float)fan : 1;
+  if (!fan) fan = 1;
+  for (int i = 0; old && i < n; i++)
+    for (int k = 0; k < WIDTH; k++)
+      table[old[i] * WIDTH + k] -= share * g[i / fan * WIDTH + k];
+  memset(y, 0, sizeof *y * (size_t)(n / fan) * WIDTH);
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < WIDTH; k++)
+      y[i / fan * WIDTH + k] += share * table[next[i] * WIDTH + k];
+}
+
+static void steps_equal_those_of_a_plain_array(void **state) {
+  bench *b = *state;
+  enum { N = 6 };
+  uint32_t rnd = 1;
+  int64_t ids[2][N];
+  float table[ROWS * WIDTH], got[ROWS * WIDTH], g[N * WIDTH], y[N * WIDTH],
+      want[N * WIDTH];
+  number_rows(b);
+  read_table(b, table);
+  for (int step = 0; step < 200; step++) {
+    int64_t *old = ids[step & 1], *next = ids[(step + 1) & 1];
+    int fan = (int[]){0, 1, 2, 3}[step / 50];
+    /* Now and then the caller's memory has other ids than when they were read. */
+    for (int i = 0; step % 7 == 0 && i < N; i++) old[i] = (i + step) % ROWS;
+    for (int i = 0; i < N; i++)
+      next[i] = (int64_t)((rnd = rnd * 1664525U + 1013904223U) >> 24) % ROWS;
+    for (int i = 0; i < N * WIDTH; i++)
+      g[i] = (float)((rnd = rnd * 1664525U + 1013904223U) >> 24) / 64 - 2;
+    train(b, old, next, N, g, y, fan);
+    train_plain(table, old, next, N, g, want, fan);
+    for (int i = 0; i < (fan ? N / fan : N) * WIDTH; i++)
+      assert_float_equal(y[i], want[i], 1e-3);
+  }
+  read_table(b, got);
+  for (int i = 0; i < ROWS * WIDTH; i++) assert_float_equal(got[i], table[i], 1e-3);
+}
+
+static void steps_of_one_size_allocate_nothing(void **state) {
+  bench *b = *state;
+  int64_t ids[4] = {4, 1, 4, 0};
+  float g[4 * WIDTH] = {0}, y[4 * WIDTH];
+  for (int i = 0; i < 4; i++) train(b, ids, ids, 4, g, y, 2);
+  int64_t live = tm_mem_live();
+  for (int i = 0; i < 100; i++) train(b, ids, ids, 4, g, y, 2);
+  assert_int_equal(tm_mem_live(), live);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
   const struct CMUnitTest tests[] = {
@@ -267,6 +345,8 @@ int main(void) {
       T(an_unknown_variable_is_not_found),
       T(a_whole_value_is_cut_by_shard),
       T(the_second_exchange_of_a_kind_allocates_nothing_but_results),
+      T(steps_equal_those_of_a_plain_array),
+      T(steps_of_one_size_allocate_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
