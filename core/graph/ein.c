@@ -145,19 +145,19 @@ static void ein_add(tm_ein_group *g, int8_t label) { g->label[g->n++] = label; }
 
 /* Put each label into its group: those of the result in the order of the result. */
 static tm_status ein_groups(tm_ein *e, tm_err *err) {
+  bool done[TM_EIN_LABELS] = {false};
   for (int32_t i = 0; i < e->out.n; i++) {
     int8_t l = e->out.label[i];
-    bool a = ein_has(&e->in[0], l), b = e->nin > 1 && ein_has(&e->in[1], l);
-    for (int32_t k = 0; k < i; k++)
-      if (e->out.label[k] == l)
-        return tm_fail(err, TM_EINVAL, "the result names an axis twice");
+    bool a = ein_has(&e->in[0], l), b = ein_has(&e->in[1], l);
+    if (done[l]) return tm_fail(err, TM_EINVAL, "the result names an axis twice");
     if (!a && !b)
       return tm_fail(err, TM_EINVAL, "the result names an axis that no tensor has");
+    done[l] = true;
     ein_add(a && b ? &e->batch : a ? &e->m : &e->n, l);
   }
   for (int8_t l = 0; l < e->nlabel; l++) {
-    if (ein_has(&e->out, l)) continue;
-    bool a = ein_has(&e->in[0], l), b = e->nin > 1 && ein_has(&e->in[1], l);
+    if (done[l]) continue;
+    bool a = ein_has(&e->in[0], l), b = ein_has(&e->in[1], l);
     ein_add(a && b ? &e->k : &e->only[a ? 0 : 1], l);
   }
   return TM_OK;

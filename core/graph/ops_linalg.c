@@ -29,6 +29,14 @@ static tm_shape matmul_batch(const tm_shape *s) {
   return b;
 }
 
+/* The batch axes of the result. */
+static tm_status matmul_join(tm_infer *c, tm_shape *s) {
+  tm_shape a = matmul_batch(&c->in[0].shape), b = matmul_batch(&c->in[1].shape);
+  if (tm_shape_broadcast(&a, &b, s, NULL))
+    return matmul_misfit(c, "batch axes do not broadcast");
+  return s->rank + 2 > TM_MAX_RANK ? matmul_misfit(c, "too many axes") : TM_OK;
+}
+
 static tm_status matmul_infer(tm_infer *c) {
   const tm_shape *a = &c->in[0].shape, *b = &c->in[1].shape;
   bool ta = tm_at_bool(c->attrs, 0), tb = tm_at_bool(c->attrs, 1);
@@ -41,10 +49,8 @@ static tm_status matmul_infer(tm_infer *c) {
   if (k >= 0 && bk >= 0 && k != bk) return matmul_misfit(c, "inner sizes differ");
   if (m > INT32_MAX || n > INT32_MAX || k > INT32_MAX || bk > INT32_MAX)
     return matmul_misfit(c, "a size is above 2^31 - 1");
-  tm_shape ba = matmul_batch(a), bb = matmul_batch(b), s;
-  if (tm_shape_broadcast(&ba, &bb, &s, NULL))
-    return matmul_misfit(c, "batch axes do not broadcast");
-  if (s.rank + 2 > TM_MAX_RANK) return matmul_misfit(c, "too many axes");
+  tm_shape s;
+  TM_TRY(matmul_join(c, &s));
   s.dim[s.rank++] = m;
   s.dim[s.rank++] = n;
   return tm_infer_out(c, c->in[0].dtype, &s);

@@ -62,8 +62,27 @@ static struct slice_axis slice_range(int64_t first, int64_t last, int64_t step,
   return r;
 }
 
-/* attributes: first, last, step, kind, one number an axis; the axes after them are
- * taken whole. */
+static void slice_whole(const tm_shape *s, struct slice_axis *ax) {
+  for (int32_t i = 0; i < s->rank; i++)
+    ax[i] = (struct slice_axis){.count = s->dim[i], .step = 1};
+}
+
+/* One axis of a slice; entry k of the attributes first, last, step, kind is about it.
+ */
+static tm_status slice_entry(const tm_attrs *a, int32_t k, int64_t size,
+                             struct slice_axis *ax, tm_err *err) {
+  int64_t kind = a->a[3].u.is[k], step = a->a[2].u.is[k];
+  if (kind & SLICE_SINGLE) return slice_single(a->a[0].u.is[k], k, size, ax, err);
+  if (step == 0 || step == INT64_MIN)
+    return tm_fail(err, TM_EINVAL, "the step along axis %" PRId32 " is 0", k + 1);
+  int64_t first = kind & SLICE_FIRST ? a->a[0].u.is[k] : (step > 0 ? 0 : -1);
+  int64_t last = kind & SLICE_LAST ? a->a[1].u.is[k] : (step > 0 ? -1 : 0);
+  *ax = (struct slice_axis){.count = -1, .step = step};
+  if (size >= 0) *ax = slice_range(first, last, step, size);
+  return TM_OK;
+}
+
+/* The axes after the entries are taken whole. */
 static tm_status slice_resolve(const tm_attrs *a, const tm_shape *s,
                                struct slice_axis *ax, tm_err *err) {
   int32_t n = a->a[0].n;
@@ -72,26 +91,9 @@ static tm_status slice_resolve(const tm_attrs *a, const tm_shape *s,
   if (n > s->rank)
     return tm_fail(err, TM_EINVAL, "%" PRId32 " ranges for x of shape %s", n,
                    tm_shape_text(s, (char[128]){0}, 128));
-  for (int32_t i = 0; i < s->rank; i++) {
-    int64_t size = s->dim[i], kind = i < n ? a->a[3].u.is[i] : 0;
-    int64_t step = i < n ? a->a[2].u.is[i] : 1;
-    if (kind & SLICE_SINGLE) {
-      TM_TRY(slice_single(a->a[0].u.is[i], i, size, &ax[i], err));
-      continue;
-    }
-    if (step == 0 || step == INT64_MIN)
-      return tm_fail(err, TM_EINVAL, "the step along axis %" PRId32 " is 0", i + 1);
-    int64_t first = kind & SLICE_FIRST ? a->a[0].u.is[i] : (step > 0 ? 0 : -1);
-    int64_t last = kind & SLICE_LAST ? a->a[1].u.is[i] : (step > 0 ? -1 : 0);
-    ax[i] = (struct slice_axis){.count = -1, .step = step};
-    if (size >= 0) ax[i] = slice_range(first, last, step, size);
-  }
+  slice_whole(s, ax);
+  for (int32_t i = 0; i < n; i++) TM_TRY(slice_entry(a, i, s->dim[i], &ax[i], err));
   return TM_OK;
-}
-
-static void slice_whole(const tm_shape *s, struct slice_axis *ax) {
-  for (int32_t i = 0; i < s->rank; i++)
-    ax[i] = (struct slice_axis){.count = s->dim[i], .step = 1};
 }
 
 /* attributes: axis, first, length */
