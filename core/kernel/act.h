@@ -14,13 +14,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TM_K_ACT_MAP(X)                                           \
-  X(RELU, relu)                                                   \
-  X(RELU6, relu6)                                                 \
-  X(LEAKY_RELU, leaky_relu)                                       \
-  X(ELU, elu)                                                     \
-  X(SELU, selu) X(GELU, gelu) X(SILU, silu) X(SOFTPLUS, softplus) \
-      X(SOFTSIGN, softsign)
+#define TM_K_ACT_MAP(X)     \
+  X(RELU, relu)             \
+  X(RELU6, relu6)           \
+  X(LEAKY_RELU, leaky_relu) \
+  X(ELU, elu)               \
+  X(SELU, selu)             \
+  X(GELU, gelu)             \
+  X(SILU, silu)             \
+  X(SOFTPLUS, softplus)     \
+  X(SOFTSIGN, softsign)
 
 typedef enum tm_k_act_kind {
 #define X(N, n) TM_K_ACT_##N,
