@@ -100,21 +100,43 @@ static tm_status ein_rule(tm_gctx *c, const char *op) {
   return c->status;
 }
 
-#define EIN_OP(name, which)                                                        \
-  static tm_status name##_infer(tm_infer *c) { return ein_infer(c, read_##name); } \
-  static tm_status name##_kernel(tm_kctx *c) { return ein_run(c, read_##name); }   \
-  static size_t name##_scratch(const tm_kctx *c) {                                 \
-    return ein_bytes(c, 0, read_##name);                                           \
-  }                                                                                \
-  static tm_status name##_grad(tm_gctx *c) { return ein_rule(c, #name "_grad"); }  \
-  static tm_status name##_grad_infer(tm_infer *c) {                                \
-    return ein_grad_infer(c, read_##name, which);                                  \
-  }                                                                                \
-  static tm_status name##_grad_kernel(tm_kctx *c) {                                \
-    return ein_run_grad(c, read_##name, which);                                    \
-  }                                                                                \
-  static size_t name##_grad_scratch(const tm_kctx *c) {                            \
-    return ein_bytes(c, 1, read_##name);                                           \
+/* The op is linear in each operand: dy gets the op with the gradient in the place of
+ * operand `which`, another operand gets its gradient of that. */
+static tm_status ein_second(tm_gctx *c, const char *op, int32_t which_attr) {
+  int32_t which = (int32_t)tm_at_int(c->attrs, which_attr), nx = c->nin - 1;
+  tm_value *in[3] = {c->in[0], c->in[1], nx > 1 ? c->in[2] : NULL};
+  in[1 + which] = c->dout[0];
+  for (int32_t i = 0; i < c->nin; i++) {
+    tm_attrs a;
+    if (!c->need[i] || i == 1 + which) continue;
+    if (tm_attrs_copy(&a, c->attrs)) return tm_nomem(c->err, op);
+    if (i == 0) {
+      a.n = which_attr; /* an INT owns nothing */
+      TM_TRY(tm_g_set(c, 0, tm_gn(c, op, in + 1, nx, &a, 0)));
+    } else {
+      tm_attr_set_int(&a.a[which_attr], TM_ATTR_INT, i - 1);
+      TM_TRY(tm_g_set(c, i, tm_gn(c, c->op->name, in, c->nin, &a, 0)));
+    }
+  }
+  return c->status;
+}
+
+#define EIN_OP(name, which)                                                          \
+  static tm_status name##_infer(tm_infer *c) { return ein_infer(c, read_##name); }   \
+  static tm_status name##_kernel(tm_kctx *c) { return ein_run(c, read_##name); }     \
+  static size_t name##_scratch(const tm_kctx *c) {                                   \
+    return ein_bytes(c, 0, read_##name);                                             \
+  }                                                                                  \
+  static tm_status name##_grad(tm_gctx *c) { return ein_rule(c, #name "_grad"); }    \
+  static tm_status name##_grad_infer(tm_infer *c) {                                  \
+    return ein_grad_infer(c, read_##name, which);                                    \
+  }                                                                                  \
+  static tm_status name##_grad_kernel(tm_kctx *c) {                                  \
+    return ein_run_grad(c, read_##name, which);                                      \
+  }                                                                                  \
+  static tm_status name##_second(tm_gctx *c) { return ein_second(c, #name, which); } \
+  static size_t name##_grad_scratch(const tm_kctx *c) {                              \
+    return ein_bytes(c, 1, read_##name);                                             \
   }
 
 EIN_OP(einsum, 1)
@@ -135,6 +157,7 @@ static const tm_op einsum_ops[] = {
      .flags = TM_OP_HIDDEN,
      .infer = einsum_grad_infer,
      .kernel = einsum_grad_kernel,
+     .grad = einsum_second,
      .scratch = einsum_grad_scratch},
     {.name = "tensordot",
      .sig = "a, b; axes_a:axes, axes_b:axes",
@@ -150,6 +173,7 @@ static const tm_op einsum_ops[] = {
      .flags = TM_OP_HIDDEN,
      .infer = tensordot_grad_infer,
      .kernel = tensordot_grad_kernel,
+     .grad = tensordot_second,
      .scratch = tensordot_grad_scratch},
 };
 

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "graph/infer.h"
 #include "graph/rules.h"
+#include "graph/second.h"
 #include "kernel/act.h"
 #include "kernel/softmax.h"
 
@@ -280,7 +281,8 @@ static const tm_op loss_ops[] = {
      .help = "dy times (softmax(logits) * sum of labels - labels).",
      .flags = TM_OP_HIDDEN,
      .infer = softmax_grad_infer,
-     .kernel = softmax_grad_kernel},
+     .kernel = softmax_grad_kernel,
+     .grad = tm_second_softmax_loss},
     {.name = "nn.sparse_softmax_cross_entropy_with_logits",
      .sig = "labels, logits",
      .help = "Cross entropy of one label a row (0-based) and softmax(logits).",
@@ -294,6 +296,7 @@ static const tm_op loss_ops[] = {
      .flags = TM_OP_HIDDEN,
      .infer = sparse_grad_infer,
      .kernel = sparse_grad_kernel,
+     .grad = tm_second_sparse_loss,
      .scratch = sparse_grad_scratch},
 };
 

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "graph/infer.h"
 #include "graph/rules.h"
+#include "graph/second.h"
 #include "kernel/act.h"
 
 /*
@@ -63,11 +64,6 @@ static tm_status act_grad_run(tm_kctx *c, tm_k_act_kind k) {
   }
 TM_K_ACT_MAP(X)
 #undef X
-
-/* relu_grad is linear in dy, and flat in x. */
-static tm_status relu_grad_grad(tm_gctx *c) {
-  return tm_g_set(c, 0, tm_g2(c, "nn.relu_grad", c->dout[0], c->in[1]));
-}
 
 /* --- bias --- */
 
@@ -161,23 +157,23 @@ static tm_status l2_loss_grad(tm_gctx *c) {
 
 static const tm_op nn_ops[] = {
     ACT(relu, "", "max(x, 0)."),
-    ACT_GRAD(relu, "", relu_grad_grad),
+    ACT_GRAD(relu, "", tm_second_flat),
     ACT(relu6, "", "min(max(x, 0), 6)."),
-    ACT_GRAD(relu6, "", NULL),
+    ACT_GRAD(relu6, "", tm_second_flat),
     ACT(leaky_relu, "; alpha:float=0.2", "x, and alpha * x where x is negative."),
-    ACT_GRAD(leaky_relu, "; alpha:float=0.2", NULL),
+    ACT_GRAD(leaky_relu, "; alpha:float=0.2", tm_second_flat),
     ACT(elu, "; alpha:float=1", "x, and alpha * (exp(x) - 1) where x is negative."),
-    ACT_GRAD(elu, "; alpha:float=1", NULL),
+    ACT_GRAD(elu, "; alpha:float=1", tm_second_elu),
     ACT(selu, "", "The self-normalising elu."),
-    ACT_GRAD(selu, "", NULL),
+    ACT_GRAD(selu, "", tm_second_selu),
     ACT(gelu, "; approximate:bool=false", "x * Phi(x), Phi being the normal cdf."),
-    ACT_GRAD(gelu, "; approximate:bool=false", NULL),
+    ACT_GRAD(gelu, "; approximate:bool=false", tm_second_gelu),
     ACT(silu, "", "x * sigmoid(x)."),
-    ACT_GRAD(silu, "", NULL),
+    ACT_GRAD(silu, "", tm_second_silu),
     ACT(softplus, "", "log(1 + exp(x))."),
-    ACT_GRAD(softplus, "", NULL),
+    ACT_GRAD(softplus, "", tm_second_softplus),
     ACT(softsign, "", "x / (1 + |x|)."),
-    ACT_GRAD(softsign, "", NULL),
+    ACT_GRAD(softsign, "", tm_second_softsign),
     {.name = "nn.bias_add",
      .sig = "x, bias",
      .help = "x (..., n) plus bias (n) along the last axis.",

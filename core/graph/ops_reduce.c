@@ -292,13 +292,43 @@ static tm_status kernel_prod_others(tm_kctx *c) {
   if (p.gather) tm_reduce_scatter(&p, &c->out[0], o);
   return TM_OK;
 }
-static size_t scratch_prod_others(const tm_kctx *c) { return 2 * scratch_rows(c); }
 static tm_status infer_prod_others(tm_infer *c) {
   uint32_t mask;
   TM_TRY(tm_infer_want(c, 0, TM_WANT_FLOAT));
   TM_TRY(tm_axes_mask(c->attrs, AXIS, &c->in[0].shape, &mask, c->err));
   return tm_infer_out(c, c->in[0].dtype, &c->in[0].shape);
 }
+static tm_status grad_prod_others(tm_gctx *c) {
+  return tm_g_set(
+      c, 0,
+      reduce_with_axes(c, "reduce_prod_others_grad", c->dout[0], c->in[0], false));
+}
+
+/* "h, x": rows of each, then the result, in scratch. */
+static tm_status infer_prod_others_grad(tm_infer *c) {
+  TM_TRY(tm_infer_want(c, 0, TM_WANT_FLOAT));
+  TM_TRY(tm_infer_same_dtype(c, 1, 0));
+  if (!tm_shape_compatible(&c->in[0].shape, &c->in[1].shape))
+    return tm_fail(c->err, TM_EINVAL, "h and x differ in shape");
+  return infer_prod_others(c);
+}
+static tm_status kernel_prod_others_grad(tm_kctx *c) {
+  tm_reduce_plan p;
+  TM_TRY(reduce_plan(c, true, &p));
+  size_t bytes = tm_view_bytes(&c->in[0]);
+  char *scratch = c->scratch;
+  const void *h = tm_reduce_data(&p, &c->in[0], scratch);
+  const void *x = tm_reduce_data(&p, &c->in[1], p.gather ? scratch + bytes : scratch);
+  void *o = p.gather ? scratch + 2 * bytes : c->out[0].data;
+  if (c->in[0].dtype == TM_F32)
+    tm_k_prod_others_grad_f32(o, h, x, p.rows, p.n);
+  else
+    tm_k_prod_others_grad_f64(o, h, x, p.rows, p.n);
+  if (p.gather) tm_reduce_scatter(&p, &c->out[0], o);
+  return TM_OK;
+}
+static size_t scratch_prod_others_grad(const tm_kctx *c) { return 3 * scratch_rows(c); }
+static size_t scratch_prod_others(const tm_kctx *c) { return 2 * scratch_rows(c); }
 
 static tm_status reduce_like(tm_infer *c, const tm_type *large, const tm_type *small) {
   tm_shape s;
@@ -475,7 +505,15 @@ static const tm_op reduce_ops[] = {
      .flags = TM_OP_HIDDEN,
      .infer = infer_prod_others,
      .kernel = kernel_prod_others,
+     .grad = grad_prod_others,
      .scratch = scratch_prod_others},
+    {.name = "reduce_prod_others_grad",
+     .sig = "h, x; axis:axes?, unused:bool=false",
+     .help = "The gradient of reduce_prod_others, times h.",
+     .flags = TM_OP_HIDDEN,
+     .infer = infer_prod_others_grad,
+     .kernel = kernel_prod_others_grad,
+     .scratch = scratch_prod_others_grad},
     {.name = "sum_like",
      .sig = "g, x",
      .help = "g summed down to the shape of x, from which it was broadcast.",

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "graph/infer.h"
 #include "graph/rules.h"
+#include "graph/second.h"
 #include "kernel/softmax.h"
 
 /*
@@ -118,6 +119,7 @@ static const tm_op softmax_ops[] = {
      .flags = TM_OP_INPLACE | TM_OP_HIDDEN,
      .infer = softmax_grad_infer,
      .kernel = softmax_grad_kernel,
+     .grad = tm_second_softmax,
      .scratch = softmax_scratch},
     {.name = "nn.log_softmax",
      .sig = "logits; axis:axis=-1",
@@ -133,6 +135,7 @@ static const tm_op softmax_ops[] = {
      .flags = TM_OP_INPLACE | TM_OP_HIDDEN,
      .infer = softmax_grad_infer,
      .kernel = log_softmax_grad_kernel,
+     .grad = tm_second_log_softmax,
      .scratch = softmax_scratch},
 };
 

@@ -68,6 +68,24 @@ enum { BLOCK = 512 };
     }                                                                                \
   }
 
+/* As prod_others, of dual numbers x + e h: what is wanted is the part of e. */
+#define DUAL(S, T)                                                             \
+  void tm_k_prod_others_grad_##S(T *restrict o, const T *restrict h,           \
+                                 const T *restrict x, size_t rows, size_t n) { \
+    for (size_t r = 0; r < rows; r++, x += n, h += n, o += n)                  \
+      for (size_t j = 0; j < n; j++) {                                         \
+        T p = 1, d = 0;                                                        \
+        for (size_t i = 0; i < n; i++) {                                       \
+          if (i == j) continue;                                                \
+          d = d * x[i] + p * h[i];                                             \
+          p *= x[i];                                                           \
+        }                                                                      \
+        o[j] = d;                                                              \
+      }                                                                        \
+  }
+DUAL(f32, float)
+DUAL(f64, double)
+
 #define FINITE_F32(v) (fabsf(v) <= 3.402823466e+38F)
 #define FINITE_F64(v) (fabs(v) <= 1.7976931348623157e308)
 MOMENTS(f32, float, TM_K_F32, FINITE_F32)

@@ -34,6 +34,12 @@ void tm_k_var_f64(double *o, const double *x, size_t rows, size_t n);
 /* o[i] = product of all x of the row but x[i] (o and x are (rows, n), apart). */
 void tm_k_prod_others_f32(float *o, const float *x, size_t rows, size_t n);
 void tm_k_prod_others_f64(double *o, const double *x, size_t rows, size_t n);
+/* Its gradient, given the gradient h of its result: o[j] = the sum over i != j of h[i]
+ * times the product of all x but x[i] and x[j]. */
+void tm_k_prod_others_grad_f32(float *o, const float *h, const float *x, size_t rows,
+                               size_t n);
+void tm_k_prod_others_grad_f64(double *o, const double *h, const double *x, size_t rows,
+                               size_t n);
 
 /* --- scan.c --- */
 /* Place of the largest (or smallest) element, the first of equal ones; NaN is the
