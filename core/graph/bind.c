@@ -167,8 +167,7 @@ static tm_status bind_new(tm_step *st, tm_plan *pl, tm_bound **out) {
 static tm_bound *bind_find(tm_step *st, const int64_t *key, int32_t n) {
   for (int i = 0; i < TM_MAX_PLANS && st->bound[i].plan; i++) {
     const tm_plan *pl = st->bound[i].plan;
-    if (pl->nkey == n && memcmp(pl->key, key, (size_t)n * sizeof *key) == 0)
-      return &st->bound[i];
+    if (tm_plan_is(pl, key, n)) return &st->bound[i];
   }
   return NULL;
 }

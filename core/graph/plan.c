@@ -444,12 +444,16 @@ void tm_plan_unref(tm_plan *pl) {
   tm_free(pl, sizeof *pl);
 }
 
+bool tm_plan_is(const tm_plan *pl, const int64_t *key, int32_t nkey) {
+  if (pl->nkey != nkey) return false;
+  return nkey == 0 || memcmp(pl->key, key, (size_t)nkey * sizeof *key) == 0;
+}
+
 /* The plan for a key, moved to the front; NULL: none.  mu is held. */
 static tm_plan *plan_find(tm_program *p, const int64_t *key, int32_t nkey) {
   for (int i = 0; i < TM_MAX_PLANS && p->plan[i]; i++) {
     tm_plan *pl = p->plan[i];
-    if (pl->nkey != nkey || memcmp(pl->key, key, (size_t)nkey * sizeof *key) != 0)
-      continue;
+    if (!tm_plan_is(pl, key, nkey)) continue;
     memmove(p->plan + 1, p->plan, (size_t)i * sizeof *p->plan);
     p->plan[0] = pl;
     atomic_fetch_add_explicit(&pl->refs, 1, memory_order_relaxed);

@@ -105,5 +105,7 @@ struct tm_plan {
 TM_CHECKED tm_status tm_plan_get(tm_program *p, const int64_t *key, int32_t nkey,
                                  tm_plan **out, tm_err *err);
 void tm_plan_unref(tm_plan *pl);
+/* Was it made for this key?  key may be NULL when nkey is 0. */
+bool tm_plan_is(const tm_plan *pl, const int64_t *key, int32_t nkey);
 
 #endif
