@@ -38,6 +38,11 @@ describe("Dense", function()
     assert.is_false(ok)
     assert.truthy(e.message:find('"relu"', 1, true))
     assert.has_error(function() L.Dense { units = 2.5 } end)
+    local l = L.Dense { units = 1, name = "head" }
+    l(tm.zeros { 1, 2 })
+    ok, e = pcall(l, tm.zeros { 1, 3 })
+    assert.is_false(ok)
+    assert.truthy(e.message:find("head was built for vectors of 2, got 3", 1, true))
   end)
 end)
 

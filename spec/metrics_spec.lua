@@ -13,7 +13,7 @@ end
 local function args_of(c, batch)
   local list = {}
   for i, x in ipairs(batch.args) do
-    local ids = c.metric == "Accuracy" or (c.metric:match "^Sparse" and i == 1)
+    local ids = c.metric == "Accuracy" or ((c.metric:match "^Sparse" or c.metric == "TopK") and i == 1)
     list[i] = tm.tensor(x, ids and "int64" or "float32")
   end
   list[#list + 1] = batch.weights and tm.tensor(batch.weights) or nil

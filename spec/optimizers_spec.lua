@@ -82,6 +82,8 @@ describe("optimizers", function()
     assert.equal(0.25, opt.learning_rate)
     assert.same({ -0.75 }, v:read():totable())
     assert.equal(1, f.trace_count)
+    opt.learning_rate = 0.001
+    assert.equal(0.001, opt.learning_rate)
   end)
 
   it("a schedule is read back as it was given, and followed in a trace", function()

@@ -51,6 +51,11 @@ local function project(x, kernel, units)
 end
 
 function Dense:call(x)
+  local inputs = x.shape[#x.shape]
+  if inputs ~= self.kernel.shape[1] and inputs ~= -1 then
+    errors.raise("invalid_argument", "%s was built for vectors of %d, got %s", self.name, self.kernel.shape[1],
+      tostring(inputs))
+  end
   local y = project(values.cast(x, self.dtype), self.kernel, self.units)
   if self.use_bias then y = tm.nn.bias_add(y, self.bias) end
   return self.activation(y)

@@ -76,11 +76,13 @@ function Optimizer.get:iterations()
   return v
 end
 
---- A number, or the schedule.
+--- A number, or the schedule.  The variable holds a float32: while it is the one that was
+--- set, the number is given as it was set.
 function Optimizer.get:learning_rate()
-  local v = rawget(self, "_rate_variable")
-  if v then return place.eagerly(function() return v:read():item() end) end
-  return rawget(self, "_rate")
+  local v, rate = rawget(self, "_rate_variable"), rawget(self, "_rate")
+  if not v then return rate end
+  local now = place.eagerly(function() return v:read():item() end)
+  return math.abs(now - rate) <= math.abs(rate) * 6e-8 and rate or now
 end
 
 function Optimizer.set:learning_rate(x)
