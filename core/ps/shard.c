@@ -24,6 +24,8 @@
  *
  * A tensor counts as held when its storage is: a reader may keep a reshaped tensor.
  */
+enum { SHARD_MAX_SLOTS = 256 };
+
 static bool shard_held(const tm_tensor *t) {
   return atomic_load_explicit(&t->refs, memory_order_acquire) > 1 ||
          atomic_load_explicit(&t->storage->refs, memory_order_acquire) > 1;
@@ -160,6 +162,10 @@ static tm_slot *shard_slot(tm_shard *sh, uint64_t optimizer, const char *name) {
 
 static tm_status shard_add_slot(tm_shard *sh, uint64_t optimizer, const char *name,
                                 double start, tm_err *err) {
+  if (tm_shard_count_slots(sh) >= SHARD_MAX_SLOTS)
+    return tm_fail(err, TM_EEXHAUSTED,
+                   "variable %" PRIx64 " has %d slots: use one optimizer for its life",
+                   sh->uid, (int)SHARD_MAX_SLOTS);
   tm_slot *k = tm_calloc(1, sizeof *k);
   if (!k) return tm_nomem(err, "a slot");
   tm_init in = {.kind = "constant", .a = start};

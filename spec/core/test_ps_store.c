@@ -289,6 +289,13 @@ static void slots_are_made_at_the_first_apply_and_can_be_read(void **state) {
   tm_store_stats st;
   tm_store_get_stats(s, &st);
   assert_int_equal(st.slots, 1);
+  for (uint64_t o = 10; o < 300; o++) {
+    up.optimizer = o;
+    tm_status x = run(s, &rq);
+    assert_true(x == TM_OK || o > 260);
+    if (x) assert_int_equal(rq.up_status, TM_EEXHAUSTED);
+    tm_tensor_unref(rd.out);
+  }
   up.rule = "sgdd";
   assert_int_equal(run(s, &rq), TM_EINVAL);
   assert_non_null(strstr(rq.err.msg, "sgdd"));
