@@ -244,6 +244,8 @@ tm_status tm_step_tensor(tm_step *st, int32_t v, tm_tensor **out, tm_err *err) {
   const tm_view *view = &st->now->view[v];
   tm_tensor *t = step_root(st, st->now->plan->val[v].root);
   if (!t) return tm_fail(err, TM_EINTERNAL, "a value was not computed");
+  /* Moved strings point into tensors that go at the next begin. */
+  if (view->dtype == TM_STRING) return tm_tensor_copy(view, out, err);
   if (tm_shape_equal(&t->v.shape, &view->shape)) {
     *out = tm_tensor_ref(t);
     return TM_OK;

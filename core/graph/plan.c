@@ -358,6 +358,7 @@ static int32_t plan_drop_level(const struct planner *b, int32_t node) {
   const tm_val *val = &b->pl->val[v];
   if (p->kind[node] != TM_NODE_READ || p->g->node[node].nin > 0) return -1;
   if (val->escape || val->last == PLAN_END) return -1;
+  if (val->type.dtype == TM_STRING) return -1; /* others may point into its bytes */
   int32_t l = p->level[node] + 1;
   while (val->last >= p->at[l].end) l++;
   return l;

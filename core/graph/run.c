@@ -70,12 +70,25 @@ static tm_status run_call(tm_kctx *c) {
   return TM_OK;
 }
 
+/* Strings that a kernel moved point into its inputs: give them bytes of their own. */
+static tm_status run_own_strings(tm_kctx *c, tm_tensor **out) {
+  for (int32_t i = 0; i < c->nout; i++) {
+    if (c->out[i].dtype != TM_STRING || c->op->flags & TM_OP_DYNAMIC) continue;
+    tm_tensor *t = out[i];
+    tm_status s = tm_tensor_copy(&t->v, &out[i], c->err);
+    tm_tensor_unref(t);
+    TM_TRY(s);
+  }
+  return TM_OK;
+}
+
 static tm_status run_kernel(tm_kctx *c, const tm_type *type, tm_tensor **out) {
   tm_view ov[TM_MAX_OUTPUTS];
   c->out = ov;
   c->made = out;
   TM_TRY(run_outputs(c, type, out));
-  return run_call(c);
+  TM_TRY(run_call(c));
+  return run_own_strings(c, out);
 }
 
 static tm_status run_view(const tm_view *in, tm_tensor *owner, const tm_shape *shape,

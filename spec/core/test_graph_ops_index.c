@@ -191,6 +191,75 @@ static void numbers_are_looked_up(void **state) {
   tm_scope_free(sc);
 }
 
+/* --- who owns the bytes of strings --- */
+
+static const int64_t backwards[] = {1, 0};
+static const char *const long_words[] = {"a string too long for luck",
+                                         "and another one"};
+
+static void gather_strings(tm_scope *sc, tm_value *x, tm_value **out) {
+  tm_value *in[2] = {x, help_keep(help_value(help_ids(2, backwards)))};
+  int32_t nout;
+  tm_err err = {0};
+  assert_ok_err(tm_apply(sc, tm_op_find("gather"), in, 2, NULL, out, &nout, &err),
+                &err);
+}
+
+static void check_gathered(const tm_tensor *t) {
+  const tm_str *s = t->v.data;
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(s[i].n, strlen(long_words[1 - i]));
+    assert_memory_equal(s[i].p, long_words[1 - i], s[i].n);
+  }
+}
+
+static void moved_strings_outlive_their_source(void **state) {
+  (void)state;
+  struct case_tensor c = {TM_STRING, 1, {2}, NULL, long_words};
+  tm_scope *sc;
+  tm_value *out[TM_MAX_OUTPUTS];
+  tm_err err = {0};
+  assert_ok_err(tm_ops_init(&err), &err);
+  assert_ok(tm_scope_new(&sc));
+  tm_value *x = help_value(case_tensor_of(&c));
+  gather_strings(sc, x, out);
+  tm_value_unref(x);
+  check_gathered(out[0]->t);
+  tm_value_unref(out[0]);
+  help_drop();
+  tm_scope_free(sc);
+}
+
+static void results_of_a_function_outlive_its_arguments(void **state) {
+  (void)state;
+  struct case_tensor c = {TM_STRING, 1, {2}, NULL, long_words};
+  tm_type type = {TM_STRING, tm_shape_of(1, &(int64_t){-1})};
+  tm_scope *sc;
+  tm_trace *tr;
+  tm_value *x, *out[TM_MAX_OUTPUTS];
+  tm_err err = {0};
+  assert_ok_err(tm_ops_init(&err), &err);
+  assert_ok(tm_scope_new(&sc));
+  assert_ok_err(tm_trace_begin(sc, "f", &tr, &err), &err);
+  assert_ok_err(tm_trace_arg(tr, &type, &x, &err), &err);
+  gather_strings(sc, x, out);
+  tm_graph *g = help_end(sc, tr, out, 1);
+  tm_value_unref(x);
+  tm_value_unref(out[0]);
+  tm_program *p = help_program(g);
+  for (int i = 0; i < 3; i++) {
+    tm_tensor *t = case_tensor_of(&c), *y;
+    assert_ok_err(
+        tm_program_run(p, &(tm_arg_value){t, 0}, 1, NULL, &help_env, &y, &err), &err);
+    tm_tensor_unref(t);
+    check_gathered(y);
+    tm_tensor_unref(y);
+  }
+  tm_program_unref(p);
+  help_drop();
+  tm_scope_free(sc);
+}
+
 static void mistakes_are_named(void **state) {
   (void)state;
   bad_run_all(bad, TM_COUNT(bad));
@@ -204,6 +273,8 @@ int main(void) {
       cmocka_unit_test(ops_of_strings_agree_with_the_reference),
       cmocka_unit_test(words_are_looked_up),
       cmocka_unit_test(numbers_are_looked_up),
+      cmocka_unit_test(moved_strings_outlive_their_source),
+      cmocka_unit_test(results_of_a_function_outlive_its_arguments),
       cmocka_unit_test(mistakes_are_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
