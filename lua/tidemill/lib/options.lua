@@ -97,24 +97,25 @@ function M.snake(name)
   return name:lower()
 end
 
+local function plain(name) return (name:lower():gsub("_", "")) end
+
 --- A getter for named things: an object passes, a string is looked up by its class
---- name or by that in snake_case, a table of options is not guessed at.
+--- name, in whatever case and with underscores or without.
 ---@param where string      "initializer"
 ---@param classes table     class by name
 ---@param aliases? table    class name by other names
 function M.getter(where, classes, aliases)
   return function(x)
     if type(x) ~= "string" then return x end
-    local class = classes[x] or (aliases and classes[aliases[x]])
-    local names = {}
+    local class, names = aliases and classes[aliases[x]], {}
     for name, c in pairs(classes) do
-      if M.snake(name) == x then class = class or c end
+      if plain(name) == plain(x) then class = c end
       names[#names + 1] = M.snake(name)
     end
+    if class then return class() end
     for alias in pairs(aliases or {}) do names[#names + 1] = alias end
     table.sort(names)
-    if not class then M.unknown("tm", where, x, names) end
-    return class()
+    return M.unknown("tm", where, x, names)
   end
 end
 

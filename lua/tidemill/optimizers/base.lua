@@ -49,7 +49,7 @@ function Optimizer:configure(given, known)
       ("%s: clipnorm and global_clipnorm exclude each other"):format(self.class_name))
   end
   rawset(self, "options", o)
-  rawset(self, "name", o.name or options.snake(self.class_name))
+  rawset(self, "name", o.name or self.class_name:lower())
   self.learning_rate = o.learning_rate
 end
 
