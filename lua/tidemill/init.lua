@@ -22,7 +22,10 @@ tm.Variable, tm.is_variable = variable.new, variable.is
 tm.func, tm.is_function = func.func, func.is
 tm.is_error = errors.is_error
 tm.version, tm.time = core.version, core.time
-tm.log_to = core.log_to
+
+--- tm.log(x) is the logarithm, tm.log.to("stderr" | "stdout" | path | nil, level) the log's sink.
+local logarithm = ops.log
+tm.log = setmetatable({ to = core.log_to }, { __call = function(_, ...) return logarithm(...) end })
 tm._trace_types = trace.types
 
 --- sleep(seconds): now, or when the step runs.
@@ -40,7 +43,7 @@ end
 local lazy = {
   layers = "layers", optimizers = "optimizers", losses = "losses", metrics = "metrics", models = "models",
   initializers = "initializers", regularizers = "regularizers", constraints = "constraints",
-  activations = "activations", distribute = "distribute", lookup = "lookup",
+  activations = "activations", distribute = "distribute",
 }
 local from = { Input = "models", Model = "models", Sequential = "models" }
 
