@@ -25,6 +25,7 @@
  *   (3) poll handles are closed before their socket is.
  */
 enum { LOOP_TICK_MS = 100, LOOP_GREET_NS = 1000000000, LOOP_GREETS = 10 };
+#define LOOP_LATE_NS 500000000
 
 typedef struct net_thread {
   tm_netloop *loop;
@@ -36,6 +37,7 @@ typedef struct net_thread {
   int lfd[2];
   int lopen; /* loop thread: poll handles of listeners that are open */
   tm_conn *conns;
+  int64_t ticked;         /* loop thread: when the timer last ran */
   bool started, stopping; /* stopping: loop thread */
   pthread_mutex_t mu;
   tm_conn *attend;   /* guarded by mu */
@@ -200,7 +202,7 @@ static void loop_wake(uv_async_t *h) {
   if (stop) loop_stop(t);
 }
 
-static void loop_check(tm_conn *c, int64_t now) {
+static void loop_check(tm_conn *c, int64_t now, bool late) {
   int64_t in = now - atomic_load(&c->last_in), out = now - atomic_load(&c->last_out);
   if (!c->greeted) {
     if (now - c->born < (int64_t)LOOP_GREETS * LOOP_GREET_NS) return;
@@ -208,7 +210,8 @@ static void loop_check(tm_conn *c, int64_t now) {
     loop_close_conn(c);
     return;
   }
-  bool stuck = tm_conn_waiting(c) && c->lim.silence_ns > 0 && out > c->lim.silence_ns;
+  bool stuck =
+      !late && tm_conn_waiting(c) && c->lim.silence_ns > 0 && out > c->lim.silence_ns;
   if (stuck ||
       (c->lim.heartbeat_ns > 0 && c->lim.silence_ns > 0 && in > c->lim.silence_ns)) {
     tm_conn_fail(c, TM_EUNAVAILABLE,
@@ -226,9 +229,14 @@ static void loop_check(tm_conn *c, int64_t now) {
 static void loop_tick(uv_timer_t *h) {
   net_thread *t = h->data;
   int64_t now = tm_now_ns();
+  /* A late tick: this thread was busy, or the process stopped, and what came meanwhile
+   * is not read yet.  Nobody is blamed for that silence. */
+  bool late = now - t->ticked > LOOP_LATE_NS;
+  t->ticked = now;
   for (tm_conn *c = t->conns, *next; c; c = next) {
     next = c->next;
-    loop_check(c, now);
+    if (late) atomic_store(&c->last_in, now);
+    loop_check(c, now, late);
   }
 }
 
@@ -334,6 +342,7 @@ static void *loop_run(void *ud) {
 
 static bool loop_start(tm_netloop *l, net_thread *t) {
   t->loop = l;
+  t->ticked = tm_now_ns();
   t->lfd[0] = t->lfd[1] = -1;
   if (uv_loop_init(&t->uv)) return false;
   t->wake.data = t->tick.data = t;
