@@ -91,7 +91,9 @@ static tm_status sig_text(struct sig_cursor *c, tm_attr *a) {
   a->n = (int32_t)n;
   pool->ntext += n + 1; /* the pool is zeroed: terminated */
   c->p += n;
-  if (quoted && *c->p++ != '\'') return TM_EINVAL;
+  if (!quoted) return TM_OK;
+  if (*c->p != '\'') return TM_EINVAL; /* the text ends within the quotes */
+  c->p++;
   return TM_OK;
 }
 
