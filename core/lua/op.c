@@ -67,6 +67,7 @@ int tm_lua_frame_apply(lua_State *L, tm_lua_frame *f, const tm_op *op, int32_t n
   tm_err_clear(&err);
   tm_scope *sc = tm_lua_scope(L);
   tm_status s = tm_apply(sc, op, f->in, nin, &f->attrs, f->out, &f->nout, &err);
+  if (op->flags & TM_OP_RANDOM) tm_lua_ctx(L)->runs = tm_scope_env(sc)->closure;
   if (s) {
     f->nout = 0;
     tm_lua_frame_drop(f);

@@ -60,6 +60,7 @@ tm_scope *tm_lua_scope(lua_State *L) {
   lua_pop(L, 1);
   tm_run_env *env = tm_scope_env(sc);
   env->seed = ctx->seed;
+  env->closure = ctx->runs; /* one count for all coroutines */
   env->threads = ctx->threads;
   env->cancel = &ctx->cancel;
   return sc;

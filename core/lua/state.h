@@ -32,7 +32,7 @@ typedef struct tm_lua {
   struct tm_router *router;
   uint64_t seed;
   bool seeded;   /* tm.random.set_seed was called */
-  uint64_t runs; /* runs of functions so far: the closure number of eager runs */
+  uint64_t runs; /* runs of functions and eager draws so far: their closure number */
   int threads;
   tm_cancel cancel;
   int64_t live_bytes, fresh_bytes; /* of tensors: now, and since the last collection */

@@ -4,6 +4,7 @@
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
+local options = require "tidemill.lib.options"
 local trace = require "tidemill.trace"
 
 local ops, unpack = core.ops, table.unpack or unpack
@@ -58,12 +59,41 @@ function M.cond(p, f, g)
   return nest.unpack(nest.map(function(i) return out[i] end, shape))
 end
 
---- while_loop(c, b, vars): vars = b(vars...) as long as c(vars...); the list of them.
-function M.while_loop(c, b, vars)
+--- c and b of a loop that counts its turns in one more variable, the last.
+local function counted(c, b, n, most)
+  return function(...)
+    local turn = (select(n + 1, ...))
+    return ops.logical_and(core.as_value(c(unpack({ ... }, 1, n))), ops.less(turn, most))
+  end, function(...)
+    local turn = (select(n + 1, ...))
+    local r = nest.pack(b(unpack({ ... }, 1, n)))
+    if r.n ~= n then
+      errors.raise("invalid_argument", "while_loop: the body gives %d values for %d variables", r.n, n)
+    end
+    r[n + 1] = turn + 1
+    return unpack(r, 1, n + 1)
+  end
+end
+
+--- while_loop(c, b, vars, { maximum_iterations }): vars = b(vars...) as long as
+--- c(vars...); the list of them.
+function M.while_loop(c, b, vars, opts)
+  local o = options.read("while_loop", opts, { "maximum_iterations" })
   callable("while_loop", "the condition", c)
   callable("while_loop", "the body", b)
-  local list = {}
+  if not nest.is_nested(vars) or vars[1] == nil then
+    errors.raise("invalid_argument", "while_loop: the third argument is a list of tensors")
+  end
+  local list, n = {}, #vars
   for i, v in ipairs(vars) do list[i] = core.as_value(v) end
+  if o.maximum_iterations then
+    c, b = counted(c, b, n, o.maximum_iterations)
+    vars = { unpack(list, 1, n) }
+    vars[n + 1] = core.tensor(0, "int64")
+    local all = M.while_loop(c, b, vars)
+    all[n + 1] = nil
+    return all
+  end
   local symbol = core.tracing()
   if not symbol then
     while truth("while_loop", c(unpack(list))) do

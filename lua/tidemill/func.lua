@@ -18,12 +18,31 @@ local Function = { __name = "tm.Function" }
 
 -- --- signatures ---
 
+-- Objects are told apart by a number of their own: an address may come back, and two
+-- objects may read alike.
+local object_ids, objects = setmetatable({}, { __mode = "k" }), 0
+
+local function object_key(x)
+  if not object_ids[x] then
+    objects = objects + 1
+    object_ids[x] = objects
+  end
+  return "o" .. object_ids[x]
+end
+
+local function number_key(x)
+  if math.type and math.type(x) == "integer" then return "i" .. tostring(x) end
+  return ("n%.17g"):format(x)
+end
+
 -- Iterators are told apart by the structure and types of their elements.
 local function iterator_key(x) return "i" .. data.spec_key(x.element_spec) end
 
 local function leaf_key(x, path, flat)
   local t = type(x)
-  if t == "number" or t == "boolean" or t == "string" then return t:sub(1, 1) .. tostring(x) end
+  if t == "number" then return number_key(x) end
+  if t == "boolean" then return "b" .. tostring(x) end
+  if t == "string" then return ("s%d:%s"):format(#x, x) end
   if core.is_tensor(x) then
     flat[#flat + 1] = x
     return "t" .. core.typekey(x)
@@ -38,7 +57,7 @@ local function leaf_key(x, path, flat)
     flat[#flat + 1] = core.as_value(x)
     return "t" .. core.typekey(flat[#flat])
   end
-  if t == "table" and mt ~= nil then return "o" .. tostring(x) end
+  if t == "table" and mt ~= nil then return object_key(x) end
   errors.raise("invalid_argument", "argument%s is a %s: a function takes numbers, booleans, strings, tensors, "
     .. "variables, iterators and tables of them", path, t)
 end

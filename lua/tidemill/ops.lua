@@ -26,10 +26,56 @@ function core.hooks.unknown_option(name, names, where) options.unknown(where, "o
 M.select, M.narrow, M.slice = core.methods.select, core.methods.narrow, core.methods.slice
 function core.hooks.method(name) return core.methods[name] end
 
+--- A symbol of the layer graph among the arguments, in lists too?
+local function has_symbol(...)
+  for i = 1, select("#", ...) do
+    local x = (select(i, ...))
+    local mt = type(x) == "table" and getmetatable(x) or nil
+    if type(mt) == "table" and rawget(mt, "__tm_symbol") then return true end
+    if type(x) == "table" and mt == nil then
+      for _, v in pairs(x) do
+        if has_symbol(v) then return true end
+      end
+    end
+  end
+  return false
+end
+
+--- A function of several ops: with symbols the whole call is one node of the layer graph.
+local function composed(name, fn)
+  local function f(...)
+    if has_symbol(...) then return core.hooks.symbol_op(f, name, ...) end
+    return fn(...)
+  end
+  return f
+end
+
 local function both(name, fn)
+  fn = composed(name, fn)
   M[name] = fn
   core.methods[name] = fn
 end
+
+--- Elements by position along an axis; rows of a variable travel alone.
+both("gather", function(params, indices, axis)
+  if variable.is(params) and (axis == nil or axis == 1) then return params:sparse_read(indices) end
+  return ops.gather(params, indices, axis)
+end)
+
+--- pad(x, { {before, after}, ... }, options): a pair for each axis.
+both("pad", function(x, paddings, ...)
+  if type(paddings) == "table" and type(paddings[1]) == "table" then
+    local flat = {}
+    for i, p in ipairs(paddings) do
+      if type(p) ~= "table" or #p ~= 2 then
+        errors.raise("invalid_argument", "pad: entry %d of paddings must be { before, after }", i)
+      end
+      flat[#flat + 1], flat[#flat + 2] = p[1], p[2]
+    end
+    paddings = flat
+  end
+  return ops.pad(x, paddings, ...)
+end)
 
 --- Parts along an axis: a count, or a list of sizes; a Lua list.
 both("split", function(x, sizes, axis)
@@ -65,14 +111,28 @@ both("unstack", function(x, axis)
   return parts
 end)
 
---- Gradients scaled so that all together are no longer than clip_norm; and their norm.
+--- Gradients scaled so that all together are no longer than clip_norm, and their norm
+--- before; a nil stays nil.
 function M.clip_by_global_norm(list, clip_norm)
-  local squares = {}
-  for i, g in ipairs(list) do squares[i] = ops.reduce_sum(ops.square(g)) end
+  local n, squares = math.max(list.n or 0, #list), {}
+  for i = 1, n do
+    local g = list[i]
+    if g ~= nil then
+      squares[#squares + 1] = ops.reduce_sum(ops.square(variable.is_slices(g) and g.values or g))
+    end
+  end
+  if #squares == 0 then return list, core.tensor(0) end
   local norm = ops.sqrt(ops.add_n(squares))
   local scale = ops.div(clip_norm, ops.maximum(norm, clip_norm))
-  local out = {}
-  for i, g in ipairs(list) do out[i] = ops.mul(g, scale) end
+  local out = { n = n }
+  for i = 1, n do
+    local g = list[i]
+    if variable.is_slices(g) then
+      out[i] = variable.slices(ops.mul(g.values, scale), g.indices, g.dense_shape)
+    elseif g ~= nil then
+      out[i] = ops.mul(g, scale)
+    end
+  end
   return out, norm
 end
 
@@ -97,13 +157,10 @@ function M.print(...)
 end
 
 --- Rows of a table by ids; a sharded variable is never joined.
-function M.nn.embedding_lookup(params, ids)
-  if variable.is(params) then return params:sparse_read(ids) end
-  return ops.gather(params, ids)
-end
+M.nn.embedding_lookup = composed("nn.embedding_lookup", function(params, ids) return M.gather(params, ids) end)
 
 --- Sum of a batch's losses over its size (or global_batch_size).
-function M.nn.compute_average_loss(losses, opts)
+M.nn.compute_average_loss = composed("nn.compute_average_loss", function(losses, opts)
   local o = options.read("compute_average_loss", opts, { "sample_weight", "global_batch_size" })
   losses = core.as_value(losses)
   if o.sample_weight ~= nil then losses = ops.mul(losses, o.sample_weight) end
@@ -111,9 +168,12 @@ function M.nn.compute_average_loss(losses, opts)
   if losses.rank == 0 then return losses end
   local n = ops.cast(ops.gather(ops.shape_of(losses), 0), losses.dtype)
   return ops.div(ops.reduce_sum(losses), n)
-end
+end)
 
 --- A regularization loss over the number of replicas: one a worker.
 function M.nn.scale_regularization_loss(loss) return ops.reduce_sum(loss) end
+
+--- Nothing to do: what is written is done in the order in which it was written.
+function M.group() end
 
 return M

@@ -4,6 +4,7 @@ local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local trace = require "tidemill.trace"
 local variable = require "tidemill.variable"
 
 local M = {}
@@ -79,13 +80,13 @@ function Tape:close()
 end
 Tape.__close = Tape.close
 
---- value_and_grad(fn, variables)(...) -> value, gradients.
-function M.value_and_grad(fn, variables)
-  return function(...)
+--- fn(...) and its gradients by variables: value, gradients.
+function M.value_and_grad(fn, variables, ...)
+  return trace.guard(function(...)
     local tape = M.GradientTape()
     local value = fn(...)
     return value, tape:gradient(value, variables)
-  end
+  end, ...)
 end
 
 return M

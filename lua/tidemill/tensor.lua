@@ -50,12 +50,16 @@ function M.range(start, stop, step, dtype)
   return ops.range(start, stop, step, dtype)
 end
 
---- Is |a - b| <= atol + rtol * |b| everywhere?  A Lua boolean (eager tensors).
+--- Is |a - b| <= atol + rtol * |b| everywhere?  A Lua boolean; in a traced
+--- function a bool scalar.
 function M.allclose(a, b, rtol, atol)
   a, b = core.as_value(a), core.as_value(b)
+  if not a.dtype:find "float" then a = ops.cast(a, "float64") end
+  if b.dtype ~= a.dtype then b = ops.cast(b, a.dtype) end
   local limit = ops.add(ops.mul(ops.abs(b), rtol or 1e-5), atol or 1e-8)
   local close = ops.logical_or(ops.less_equal(ops.abs(ops.sub(a, b)), limit), ops.equal(a, b))
-  return ops.reduce_all(close):item()
+  close = ops.reduce_all(close)
+  return close.symbolic and close or close:item()
 end
 
 M.is_tensor = core.is_tensor
