@@ -14,7 +14,7 @@ static const struct graph_case create_cases[] = {
 #include "../fixtures/graph_ops_create.inc"
 };
 
-static const double some[64] = {5, -1, NAN};
+static const double some[64] = {5, -1, (double)NAN};
 #define F32(rank, ...) \
   { TM_F32, rank, {__VA_ARGS__}, some, NULL }
 #define I64(rank, ...) \
