@@ -327,6 +327,45 @@ static void a_malformed_request_is_answered_with_an_error(void **state) {
   server_stop(&s);
 }
 
+static tm_status pack_and_unpack(void *ud) {
+  (void)ud;
+  tm_buf b = TM_BUF_INIT(1 << 20);
+  tm_segments seg = {NULL, 0, 0};
+  tm_arena a = TM_ARENA_INIT;
+  tm_packer w;
+  int64_t ids[8] = {1, 2};
+  float rows[64] = {0};
+  tm_ps_update up[20];
+  for (int i = 0; i < 20; i++)
+    up[i] =
+        (tm_ps_update){.kind = TM_PS_ADD, .uid = 1, .value = {TM_F32, vec(64), rows}};
+  tm_ps_read rd[2] = {{.kind = TM_PS_ROWS,
+                       .uid = 1,
+                       .ids = {TM_I64, vec(8), ids},
+                       .dst = {TM_F32, mat(8, 2), NULL}},
+                      {.kind = TM_PS_SLOT, .uid = 2, .slot = "momentum"}};
+  tm_ps_request rq = {.nup = 20, .up = up, .nrd = 2, .rd = rd}, back;
+  uint64_t bytes;
+  tm_pack_init(&w, &b);
+  tm_status s = tm_ps_request_pack(&rq, &w, &seg);
+  static _Alignas(64) uint8_t payload[20 * 256 + 64];
+  if (s == TM_OK)
+    s = tm_ps_request_unpack(b.data, b.len, payload, sizeof payload, &a, &back, &bytes,
+                             NULL);
+  if (s == TM_OK &&
+      (back.nup != 20 || bytes != 64 || strcmp(back.rd[1].slot, "momentum")))
+    s = TM_EINTERNAL;
+  tm_arena_release(&a);
+  tm_segments_release(&seg);
+  tm_buf_release(&b);
+  return s;
+}
+
+static void every_allocation_of_the_wire_may_fail(void **state) {
+  (void)state;
+  assert_true(test_torture(pack_and_unpack, NULL) > 3);
+}
+
 static void bytes_are_all_given_back(void **state) {
   (void)state;
   assert_int_equal(tm_mem_live(), 0);
@@ -338,6 +377,7 @@ int main(void) {
       cmocka_unit_test(errors_of_the_ps_come_with_its_name),
       cmocka_unit_test(a_ps_killed_while_asked_is_unavailable_at_once),
       cmocka_unit_test(a_malformed_request_is_answered_with_an_error),
+      cmocka_unit_test(every_allocation_of_the_wire_may_fail),
       cmocka_unit_test(bytes_are_all_given_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
