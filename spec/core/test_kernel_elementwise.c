@@ -141,11 +141,11 @@ INT_REFS(u8, uint8_t, uint8_t)
 
 #define B(n, S, K) binary_##S(#n, tm_k_##n[K], ref_##n##_##S);
 #define U(n, S, K) unary_##S(#n, tm_k_##n[K], ref_##n##_##S);
-#define COMMON(S, K)                                                                  \
-  B(add, S, K)                                                                        \
-  B(sub, S, K)                                                                        \
-  B(mul, S, K) B(floordiv, S, K) B(mod, S, K) U(neg, S, K) U(abs, S, K) U(sign, S, K) \
-      U(square, S, K)
+#define COMMON(S, K) \
+  B(add, S, K)       \
+  B(sub, S, K)       \
+  B(mul, S, K)       \
+  B(floordiv, S, K) B(mod, S, K) U(neg, S, K) U(abs, S, K) U(sign, S, K) U(square, S, K)
 #define FLOATS(S, K)                                                              \
   fill_##S(false, false);                                                         \
   COMMON(S, K)                                                                    \
