@@ -190,3 +190,13 @@ tm_status tm_vars_rows_of(tm_vars *v, const tm_var_info *info, int32_t only,
   *at = r;
   return TM_OK;
 }
+
+tm_status tm_vars_rows_distinct(tm_vars *v, const tm_var_info *info, int32_t only,
+                                const tm_view *ids, int64_t n, tm_vars_rows **out,
+                                tm_err *err) {
+  tm_view some = {ids->dtype, {1, {n}}, ids->data};
+  if (n < 0 || n > tm_view_count(ids))
+    return tm_fail(err, TM_EINVAL, "%" PRId64 " distinct ids of %" PRId64, n,
+                   tm_view_count(ids));
+  return tm_vars_rows_of(v, info, only, &some, TM_ROWS_PLAIN, out, err);
+}

@@ -44,6 +44,10 @@ typedef enum tm_rows_use {
 TM_CHECKED tm_status tm_vars_rows_of(tm_vars *v, const tm_var_info *info, int32_t only,
                                      const tm_view *ids, tm_rows_use use,
                                      tm_vars_rows **out, tm_err *err);
+/* The same for the first n ids, known to be distinct. */
+TM_CHECKED tm_status tm_vars_rows_distinct(tm_vars *v, const tm_var_info *info,
+                                           int32_t only, const tm_view *ids, int64_t n,
+                                           tm_vars_rows **out, tm_err *err);
 /* A new exchange begins. */
 void tm_vars_rows_turn(tm_vars_memory *m);
 /* Infos may have changed. */

@@ -120,7 +120,9 @@ static tm_status split_read_rows(tm_vars *v, const tm_var_info *info, tm_read *r
   if (info->shape.rank < 1)
     return tm_fail(err, TM_EINVAL, "%s is a scalar: it has no rows",
                    tm_vars_name(info));
-  TM_TRY(tm_vars_rows_of(v, info, rd->shard, rd->ids, TM_ROWS_READ, &r, err));
+  TM_TRY(rd->nunique
+             ? tm_vars_rows_distinct(v, info, rd->shard, rd->ids, rd->nunique, &r, err)
+             : tm_vars_rows_of(v, info, rd->shard, rd->ids, TM_ROWS_READ, &r, err));
   void **at = tm_arena_alloc(a, (size_t)(r->nu + 1) * sizeof(void *));
   if (!at) return tm_nomem(err, "rows");
   uint8_t *rows;
@@ -355,7 +357,9 @@ static tm_status split_update_rows(tm_vars *v, const tm_var_info *info,
                    tm_vars_name(info), up->fan);
   TM_TRY(split_update_check_rows(info, up, up->fan > 0 ? n_ids / up->fan : n_ids, err));
   tm_rows_use use = split_may_fold(up, info) ? TM_ROWS_UPDATE : TM_ROWS_PLAIN;
-  TM_TRY(tm_vars_rows_of(v, info, up->shard, up->ids, use, &r, err));
+  TM_TRY(up->nunique
+             ? tm_vars_rows_distinct(v, info, up->shard, up->ids, up->nunique, &r, err)
+             : tm_vars_rows_of(v, info, up->shard, up->ids, use, &r, err));
   if (r->nu < r->n || up->fan > 1) TM_TRY(split_fold_rows(v, info, up, r, &sum, err));
   for (int32_t k = 0; k < info->nshard; k++) {
     int64_t from = r->start[k], n = r->start[k + 1] - from;

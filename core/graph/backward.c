@@ -166,7 +166,7 @@ static tm_status back_read(struct back *b, const struct tape_entry *e, tm_value 
   struct var_acc *a = tm_map_get(b->var, (uint64_t)e->attrs.a[0].u.i);
   tm_read rd;
   if (!a) return TM_OK;
-  const tm_view *none[1] = {NULL};
+  const tm_view *none[2] = {NULL, NULL};
   tm_node_read(e->op, &e->attrs, none, &rd);
   if (rd.kind == TM_READ_SLOT) return TM_OK;
   if (rd.shard >= 0)

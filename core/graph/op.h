@@ -157,6 +157,7 @@ TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin
   X(encode)             \
   X(index)              \
   X(sparse)             \
+  X(bags)               \
   X(segment)            \
   X(linalg)             \
   X(einsum)             \

@@ -116,6 +116,21 @@ static tm_status infer_gather(tm_infer *c) {
   return state_rows(c, &ids, &var, &c->out[0]);
 }
 
+/* "ids, count; ..." with what unique_rows gives. */
+static tm_status state_check_count(tm_infer *c, int32_t i) {
+  const tm_type *n = &c->in[i];
+  if (n->dtype == TM_I64 && n->shape.rank == 0) return TM_OK;
+  return tm_fail(c->err, TM_EINVAL, "the count must be an int64 scalar");
+}
+
+static tm_status infer_gather_unique(tm_infer *c) {
+  tm_type var;
+  TM_TRY(state_check(c, &var));
+  TM_TRY(state_check_count(c, 1));
+  c->nout = 1;
+  return state_rows(c, &c->in[0], &var, &c->out[0]);
+}
+
 void tm_node_read(const tm_op *op, const tm_attrs *a, const tm_view *const *in,
                   tm_read *rd) {
   memset(rd, 0, sizeof *rd);
@@ -127,11 +142,14 @@ void tm_node_read(const tm_op *op, const tm_attrs *a, const tm_view *const *in,
     rd->slot = a->a[A_SLOT_NAME].u.s;
     return;
   }
-  bool rows = strcmp(op->name, "gather_variable") == 0;
+  bool unique = strcmp(op->name, "gather_unique_variable") == 0;
+  bool rows = unique || strcmp(op->name, "gather_variable") == 0;
   rd->kind = rows ? TM_READ_ROWS : TM_READ_DENSE;
   rd->shard = (int32_t)a->a[A_READ_SHARD].u.i;
   if (!rows) return;
   rd->ids = in[0];
+  if (unique && in[1]) rd->nunique = tm_view_get_i64(in[1], 0);
+  if (unique) return;
   int combine = state_combine(a, A_GATHER_COMBINE);
   rd->mean = combine == 2;
   if (combine) rd->fan = (int32_t)in[0]->shape.dim[in[0]->shape.rank - 1];
@@ -228,6 +246,14 @@ static tm_status infer_apply_rows(tm_infer *c) {
   return combine ? state_check_groups(c, &var) : state_check_rows(c, &var);
 }
 
+static tm_status infer_apply_unique(tm_infer *c) {
+  tm_type var;
+  TM_TRY(state_check(c, &var));
+  TM_TRY(state_check_step(c, &var, 2));
+  TM_TRY(state_check_count(c, 4));
+  return state_check_rows(c, &var);
+}
+
 static void update_rule(const tm_attrs *a, const tm_view *lr, const tm_view *t,
                         tm_update *up) {
   const tm_attr *h = &a->a[A_HYPER];
@@ -245,14 +271,16 @@ tm_status tm_node_update(const tm_op *op, const tm_attrs *a, const tm_view *cons
   up->uid = (uint64_t)a->a[A_UID].u.i;
   bool apply = strncmp(op->name, "apply", 5) == 0;
   up->shard = (int32_t)a->a[apply ? A_APPLY_SHARD : A_MODE_SHARD].u.i;
-  bool rows = strcmp(op->name, "scatter_variable") == 0 ||
+  bool unique = strcmp(op->name, "apply_optimizer_unique") == 0;
+  bool rows = unique || strcmp(op->name, "scatter_variable") == 0 ||
               strcmp(op->name, "apply_optimizer_rows") == 0;
   if (rows) up->ids = in[0];
   up->value = *in[rows ? 1 : 0];
   if (apply) {
     up->kind = rows ? TM_UP_APPLY_ROWS : TM_UP_APPLY;
     update_rule(a, in[rows ? 2 : 1], in[rows ? 3 : 2], up);
-    int combine = rows ? state_combine(a, A_APPLY_COMBINE) : 0;
+    if (unique) up->nunique = tm_view_get_i64(in[4], 0);
+    int combine = rows && !unique ? state_combine(a, A_APPLY_COMBINE) : 0;
     up->mean = combine == 2;
     if (combine && up->value.shape.dim[0] > 0)
       up->fan = (int32_t)(tm_view_count(up->ids) / up->value.shape.dim[0]);
@@ -298,11 +326,13 @@ static tm_status kernel_worker(tm_kctx *c) {
 enum {
   OP_READ,
   OP_GATHER,
+  OP_GATHER_UNIQUE,
   OP_SLOT,
   OP_ASSIGN,
   OP_SCATTER,
   OP_APPLY,
   OP_APPLY_ROWS,
+  OP_APPLY_UNIQUE,
   OP_NEXT,
   OP_WORKER
 };
@@ -318,6 +348,12 @@ static const tm_op ops[] = {
                    .help = "Rows of a variable: ids.shape + shape[2:].",
                    .flags = READ,
                    .infer = infer_gather},
+    [OP_GATHER_UNIQUE] = {.name = "gather_unique_variable",
+                          .sig = "ids, count; " VAR ", shard:int=-1",
+                          .help = "Rows of a variable for the first count ids, which "
+                                  "are distinct; the other rows are left as they are.",
+                          .flags = READ,
+                          .infer = infer_gather_unique},
     [OP_SLOT] = {.name = "read_slot",
                  .sig = "; " VAR ", optimizer:int, slot:str",
                  .help = "A slot that an optimizer keeps beside a variable.",
@@ -345,6 +381,12 @@ static const tm_op ops[] = {
                                "repeat: their gradients are summed).",
                        .flags = UPDATE,
                        .infer = infer_apply_rows},
+    [OP_APPLY_UNIQUE] = {.name = "apply_optimizer_unique",
+                         .sig = "ids, rows, lr, t, count; " RULE,
+                         .help = "One step of an optimizer for the first count rows, "
+                                 "whose ids are distinct.",
+                         .flags = UPDATE,
+                         .infer = infer_apply_unique},
     [OP_NEXT] = {.name = "iterator_next",
                  .sig = "it; elements:ints",
                  .help = "The next element of an iterator.",
@@ -374,9 +416,9 @@ uint64_t tm_node_uid(const tm_node *n) { return (uint64_t)n->attrs.a[A_UID].u.i;
 
 int32_t tm_node_shard(const tm_node *n) {
   const tm_op *op = n->op;
-  int at = op <= &ops[OP_GATHER]    ? A_READ_SHARD
-           : op == &ops[OP_SLOT]    ? -1
-           : op <= &ops[OP_SCATTER] ? A_MODE_SHARD
-                                    : A_APPLY_SHARD;
+  int at = op <= &ops[OP_GATHER_UNIQUE] ? A_READ_SHARD
+           : op == &ops[OP_SLOT]        ? -1
+           : op <= &ops[OP_SCATTER]     ? A_MODE_SHARD
+                                        : A_APPLY_SHARD;
   return at < 0 ? -1 : (int32_t)n->attrs.a[at].u.i;
 }

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "graph/bags.h"
 #include "graph/combine.h"
 #include "graph/nodes.h"
 #include "graph/run.h"
@@ -234,9 +235,12 @@ static tm_status pass_again(tm_graph **g, tm_err *err) {
   return TM_OK;
 }
 
-static tm_status pass_combine(tm_graph **g, tm_err *err) {
+/* One more pass over *g, and a walk to clean up after it. */
+static tm_status pass_rewrite(tm_graph **g,
+                              tm_status (*fn)(const tm_graph *, tm_graph **, tm_err *),
+                              tm_err *err) {
   tm_graph *out;
-  TM_TRY(tm_graph_combine(*g, &out, err));
+  TM_TRY(fn(*g, &out, err));
   if (!out) return TM_OK;
   tm_graph_unref(*g);
   *g = out;
@@ -249,7 +253,8 @@ tm_status tm_graph_optimize(tm_graph *g, tm_graph **out, tm_err *err) {
   *out = NULL;
   TM_TRY(pass_once(g, &o, &folded, err));
   tm_status s = folded ? pass_again(&o, err) : TM_OK;
-  if (!s) s = pass_combine(&o, err);
+  if (!s) s = pass_rewrite(&o, tm_graph_combine, err);
+  if (!s) s = pass_rewrite(&o, tm_graph_bags, err);
   if (s) {
     tm_graph_unref(o);
     return s == TM_ENOMEM ? tm_nomem(err, "a graph") : s;

@@ -33,6 +33,8 @@ typedef struct tm_update {
   int32_t shard;      /* -1: the whole variable; else only this shard of it */
   tm_view value;      /* dense value or rows */
   const tm_view *ids; /* (n) int64; NULL for dense kinds */
+  int64_t nunique;    /* > 0: only the first nunique ids and rows count, and these ids
+                         are distinct; fan is 0 */
   const char *rule;   /* "sgd" "rmsprop" "adagrad" "adam" "ftrl" ... */
   uint64_t optimizer; /* uid of the optimizer: slots are its own */
   int32_t nhyper;
@@ -55,6 +57,8 @@ typedef struct tm_read {
   uint64_t uid;
   int32_t shard;      /* -1: whole */
   const tm_view *ids; /* ROWS: any shape, int64 or int32; may repeat */
+  int64_t nunique;    /* ROWS, > 0: only the first nunique ids count, and these are
+                         distinct; other rows of dst are not written; fan is 0 */
   uint64_t optimizer; /* SLOT */
   const char *slot;   /* SLOT: "momentum", "rms", ... */
   tm_view dst;        /* ROWS: dst.data != NULL: ids.shape + row shape, filled here */

@@ -294,17 +294,23 @@ static tm_status step_rows_dst(tm_step *st, int32_t node, tm_err *err) {
   const tm_val *val = &st->now->plan->val[v];
   if (val->kind == TM_VAL_ARENA) return TM_OK;
   if (val->kind == TM_VAL_TENSOR) return tm_step_make(st, v, &val->type, err);
-  const tm_view *ids = tm_step_view(st, n->in[0]);
-  tm_type in = {ids->dtype, ids->shape}, out[TM_MAX_OUTPUTS];
+  tm_type in[2], out[TM_MAX_OUTPUTS];
   int32_t nout;
-  TM_TRY(tm_op_infer(n->op, &in, 1, &n->attrs, out, &nout, err));
+  TM_DCHECK(n->nin <= (int32_t)TM_COUNT(in));
+  for (int32_t k = 0; k < n->nin; k++) {
+    const tm_view *view = tm_step_view(st, n->in[k]);
+    in[k] = (tm_type){view->dtype, view->shape};
+  }
+  TM_TRY(tm_op_infer(n->op, in, n->nin, &n->attrs, out, &nout, err));
   st->allocs++;
   return tm_step_make(st, v, &out[0], err);
 }
 
 static tm_status step_read(tm_step *st, int32_t node, tm_read *rd, tm_err *err) {
   const tm_node *n = &st->p->g->node[node];
-  const tm_view *in[1] = {n->nin ? tm_step_view(st, n->in[0]) : NULL};
+  const tm_view *in[2] = {NULL, NULL};
+  TM_DCHECK(n->nin <= (int32_t)TM_COUNT(in));
+  for (int32_t k = 0; k < n->nin; k++) in[k] = tm_step_view(st, n->in[k]);
   tm_node_read(n->op, &n->attrs, in, rd);
   if (rd->kind != TM_READ_ROWS) return TM_OK;
   TM_TRY(step_rows_dst(st, node, err));

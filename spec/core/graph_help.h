@@ -42,6 +42,7 @@ static inline tm_status help_update(help_state *h, const tm_update *up, tm_err *
   x = t->v.data;
   int64_t fan = up->fan > 0 ? up->fan : 1, rows = up->ids ? tm_view_count(up->ids) : 1;
   int64_t width = rows ? tm_view_count(&up->value) * fan / rows : 0;
+  if (up->nunique) rows = up->nunique;
   for (int64_t i = 0; i < rows * width; i++) {
     int64_t at = i, from = i / width / fan * width + i % width;
     if (up->ids) at = tm_view_get_i64(up->ids, i / width) * width + i % width;
@@ -79,7 +80,8 @@ static inline tm_status help_read(help_state *h, tm_read *rd, tm_err *err) {
   int64_t fan = rd->fan > 0 ? rd->fan : 1;
   float *dst = rd->dst.data;
   memset(dst, 0, tm_view_bytes(&rd->dst));
-  for (int64_t i = 0, n = tm_view_count(rd->ids); i < n; i++) {
+  int64_t n = rd->nunique ? rd->nunique : tm_view_count(rd->ids);
+  for (int64_t i = 0; i < n; i++) {
     int64_t id = tm_view_get_i64(rd->ids, i);
     if (id < 0 || id >= rows) return tm_fail(err, TM_EINVAL, "no row %d", (int)id);
     for (int64_t k = 0; k < width; k++)

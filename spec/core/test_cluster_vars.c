@@ -332,6 +332,41 @@ static void steps_of_one_size_allocate_nothing(void **state) {
   assert_int_equal(tm_mem_live(), live);
 }
 
+static void only_the_distinct_ids_that_count_travel(void **state) {
+  bench *b = *state;
+  tm_err err;
+  int64_t ids[4] = {0, 4, 99, -1};
+  float x[4 * WIDTH], got[ROWS * WIDTH];
+  for (int i = 0; i < 4 * WIDTH; i++) x[i] = 1;
+  tm_view iv = ids_view(ids, 4);
+  tm_update up = {.kind = TM_UP_APPLY_ROWS,
+                  .uid = TABLE,
+                  .shard = -1,
+                  .value = rows_view(x, 4),
+                  .ids = &iv,
+                  .nunique = 2,
+                  .rule = "sgd",
+                  .nhyper = 3,
+                  .hyper = {0.5, 0, 0},
+                  .t = 1};
+  assert_ok_err(exchange(b, &up, 1, NULL, 0, &err), &err);
+  read_table(b, got);
+  for (int r = 0; r < ROWS; r++)
+    assert_float_equal(got[r * WIDTH], r == 0 || r == 4 ? 0.5 : 1, 0);
+  for (int i = 0; i < 4 * WIDTH; i++) x[i] = 77;
+  tm_read rd = {.kind = TM_READ_ROWS,
+                .uid = TABLE,
+                .shard = -1,
+                .ids = &iv,
+                .nunique = 2,
+                .dst = rows_view(x, 4)};
+  assert_ok_err(exchange(b, NULL, 0, &rd, 1, &err), &err);
+  for (int i = 0; i < 4 * WIDTH; i++)
+    assert_float_equal(x[i], i < 2 * WIDTH ? 0.5 : 77, 0);
+  rd.nunique = 5;
+  assert_int_equal(exchange(b, NULL, 0, &rd, 1, &err), TM_EINVAL);
+}
+
 int main(void) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
   const struct CMUnitTest tests[] = {
@@ -347,6 +382,7 @@ int main(void) {
       T(the_second_exchange_of_a_kind_allocates_nothing_but_results),
       T(steps_equal_those_of_a_plain_array),
       T(steps_of_one_size_allocate_nothing),
+      T(only_the_distinct_ids_that_count_travel),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
