@@ -291,23 +291,27 @@ static int op_input_fails(lua_State *L, const struct op_call *c, int32_t i) {
   return op_misuse(L, c->op, what, NULL);
 }
 
+/* The dtype that input i suggests to plain numbers beside it, or none. */
+static tm_dtype op_input_hint(lua_State *L, const struct op_call *c, int32_t i) {
+  int at = c->base + i, type = lua_type(L, at);
+  if (type == LUA_TFUNCTION || type == LUA_TNIL || type == LUA_TTHREAD)
+    op_input_fails(L, c, i);
+  if (type != LUA_TUSERDATA && type != LUA_TTABLE) return TM_DTYPE_NONE;
+  tm_value *v = tm_lua_test_value(L, at);
+  if (!v && tm_lua_metafield(L, at, "__tm_tensor")) {
+    lua_pop(L, 1);
+    v = tm_lua_arg_value(L, at, TM_DTYPE_NONE);
+  }
+  if (!v || !tm_dtype_is_number(v->type.dtype)) return TM_DTYPE_NONE;
+  return op_wants_ids(c->sig, i) ? TM_DTYPE_NONE : v->type.dtype;
+}
+
 /* All inputs become Tensors; numbers take the dtype of the first tensor of numbers. */
 static void op_convert_inputs(lua_State *L, const struct op_call *c) {
   tm_dtype hint = TM_DTYPE_NONE;
   for (int32_t i = 0; i < c->nin; i++) {
-    int at = c->base + i, type = lua_type(L, at);
-    if (type != LUA_TUSERDATA && type != LUA_TTABLE) {
-      if (type == LUA_TFUNCTION || type == LUA_TNIL || type == LUA_TTHREAD)
-        op_input_fails(L, c, i);
-      continue;
-    }
-    tm_value *v = tm_lua_test_value(L, at);
-    if (!v && tm_lua_metafield(L, at, "__tm_tensor")) {
-      lua_pop(L, 1);
-      v = tm_lua_arg_value(L, at, TM_DTYPE_NONE);
-    }
-    if (v && !hint && tm_dtype_is_number(v->type.dtype) && !op_wants_ids(c->sig, i))
-      hint = v->type.dtype;
+    tm_dtype t = op_input_hint(L, c, i);
+    if (!hint) hint = t;
   }
   for (int32_t i = 0; i < c->nin; i++)
     if (lua_type(L, c->base + i) != LUA_TUSERDATA)

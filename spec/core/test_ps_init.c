@@ -7,7 +7,7 @@
 static void fill(const char *kind, double a, double b, int64_t first, tm_dtype t,
                  void *data, int64_t n) {
   tm_init in = {.a = a, .b = b, .seed = 42};
-  tm_err err;
+  tm_err err = {0};
   strcpy(in.kind, kind);
   tm_view v = {t, {1, {n}}, data};
   assert_ok_err(tm_init_fill(&in, first, &v, &err), &err);
@@ -70,7 +70,7 @@ static void constants_fill_every_dtype(void **state) {
 static void mistakes_are_named(void **state) {
   (void)state;
   float x[2];
-  tm_err err;
+  tm_err err = {0};
   tm_view v = {TM_F32, {1, {2}}, x};
   tm_init in = {.kind = "glorot"};
   assert_int_equal(tm_init_fill(&in, 0, &v, &err), TM_EINVAL);

@@ -296,6 +296,7 @@ static void slots_are_made_at_the_first_apply_and_can_be_read(void **state) {
     if (x) assert_int_equal(rq.up_status, TM_EEXHAUSTED);
     tm_tensor_unref(rd.out);
   }
+  rq.nrd = 0;
   up.rule = "sgdd";
   assert_int_equal(run(s, &rq), TM_EINVAL);
   assert_non_null(strstr(rq.err.msg, "sgdd"));
