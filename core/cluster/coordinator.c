@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "cluster/coord_queue.h"
 #include "cluster/remote_value.h"
@@ -48,6 +49,7 @@ struct tm_coordinator {
   coord_queue queue;
   tm_remote_hub *hub;
   uint64_t next_id;
+  uint64_t iterators; /* made so far */
   int64_t running;
   bool failed;
   tm_err failure;
@@ -463,6 +465,7 @@ tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid, tm_datase
                                       uint64_t seed, tm_err *err) {
   tm_status s = TM_OK;
   pthread_mutex_lock(&c->mu);
+  seed = tm_mix64(seed + c->iterators++); /* each iterator shuffles in its own way */
   for (int32_t i = 0; i < c->nworker && s == TM_OK; i++) {
     tm_worker_link *l = c->worker[i].link;
     if (c->worker[i].up) s = l->add_iterator(l, uid, ds, seed, err);

@@ -419,7 +419,7 @@ static tm_status worker_add_iterator(tm_worker_link *l, uint64_t uid, tm_dataset
                                      uint64_t seed, tm_err *err) {
   worker *w = (worker *)l;
   tm_iter *it;
-  tm_iter_env env = {w->opt.index, w->opt.nworker, seed, uid, NULL};
+  tm_iter_env env = {w->opt.index, w->opt.nworker, seed, 0, NULL};
   TM_TRY(tm_dataset_iterate(ds, &env, &it, err));
   tm_status s = tm_resources_add(w->resources, uid, it);
   if (s == TM_OK) return TM_OK;
