@@ -214,3 +214,30 @@ describe("tm.while_loop", function()
     assert.equal(6, tm.func(function() return count()[1] end)():item())
   end)
 end)
+
+describe("a coroutine", function()
+  it("joins the trace and the tape of what resumed it", function()
+    local f = tm.func(function(x)
+      local y
+      coroutine.wrap(function() y = x * 2 end)()
+      return y
+    end)
+    assert.equal(6, f(tm.tensor(3)):item())
+    local w = tm.Variable(3.0)
+    local tape, y = tm.GradientTape(), nil
+    coroutine.wrap(function() y = w * w end)()
+    assert.equal(6, tape:gradient(y, w):item())
+  end)
+
+  it("that is suspended keeps its trace to itself", function()
+    local co = coroutine.wrap(function()
+      tm.func(function(x)
+        coroutine.yield()
+        return x + 1
+      end)(tm.tensor(1))
+    end)
+    co()
+    assert.equal(3, (tm.tensor(1) + 2):item())
+    co()
+  end)
+end)

@@ -79,6 +79,8 @@ tm_trace *tm_scope_trace(const tm_scope *sc) {
   return NULL;
 }
 
+bool tm_scope_idle(const tm_scope *sc) { return sc->n == 0; }
+
 tm_status tm_scope_push_eager(tm_scope *sc) {
   return tm_scope_push(sc, (tm_frame){.kind = TM_FRAME_EAGER});
 }

@@ -54,6 +54,8 @@ tm_state *tm_scope_state(tm_scope *sc);
 tm_run_env *tm_scope_env(tm_scope *sc); /* seed, cancel, threads; may be changed */
 /* The innermost open trace, NULL when eager. */
 tm_trace *tm_scope_trace(const tm_scope *sc);
+/* Nothing is open: no trace, no eager mark, no tape. */
+bool tm_scope_idle(const tm_scope *sc);
 /* Hide the open traces (layers create variables eagerly while a trace is open):
  * push makes the scope eager until the matching pop. */
 TM_CHECKED tm_status tm_scope_push_eager(tm_scope *sc);

@@ -40,7 +40,24 @@ static tm_scope *state_new_scope(lua_State *L, tm_lua *ctx) {
   lua_setmetatable(L, -2);
   tm_lua_check(L, tm_scope_new(&b->sc), NULL);
   tm_scope_set_state(b->sc, tm_router_state(ctx->router));
+  ctx->nscopes++;
   return b->sc;
+}
+
+/* What is open in a coroutine that resumed this one (its status is "normal") counts
+ * here too.  The table of scopes is on top. */
+static tm_scope *state_outer_scope(lua_State *L) {
+  tm_scope *found = NULL;
+  lua_Debug ar;
+  lua_pushnil(L);
+  while (lua_next(L, -2)) {
+    lua_State *co = lua_tothread(L, -2);
+    state_scope *b = lua_touserdata(L, -1);
+    lua_pop(L, 1);
+    if (!co || co == L || !b->sc || tm_scope_idle(b->sc)) continue;
+    if (lua_status(co) == LUA_OK && lua_getstack(co, 0, &ar)) found = b->sc;
+  }
+  return found;
 }
 
 tm_scope *tm_lua_scope(lua_State *L) {
@@ -57,6 +74,10 @@ tm_scope *tm_lua_scope(lua_State *L) {
     sc = state_new_scope(L, ctx);
     lua_rawset(L, -3);
   }
+  if (ctx->nscopes > 1 && tm_scope_idle(sc)) {
+    tm_scope *outer = state_outer_scope(L);
+    if (outer) sc = outer;
+  }
   lua_pop(L, 1);
   tm_run_env *env = tm_scope_env(sc);
   env->seed = ctx->seed;
@@ -68,6 +89,8 @@ tm_scope *tm_lua_scope(lua_State *L) {
 
 static int scope_gc(lua_State *L) {
   state_scope *b = lua_touserdata(L, 1);
+  tm_lua *ctx = tm_lua_ctx(L);
+  if (b->sc && ctx) ctx->nscopes--;
   tm_scope_free(b->sc);
   b->sc = NULL;
   return 0;

@@ -34,6 +34,7 @@ typedef struct tm_lua {
   bool seeded;   /* tm.random.set_seed was called */
   uint64_t runs; /* runs of functions and eager draws so far: their closure number */
   int threads;
+  int nscopes; /* coroutines that have a scope */
   tm_cancel cancel;
   int64_t live_bytes, fresh_bytes; /* of tensors: now, and since the last collection */
   struct tm_lua_frame *frame;      /* cached, see op.c */

@@ -3,26 +3,28 @@
 --- A scope is an object with the method create_variable (see variable.lua); without one
 --- variables live in this process.
 
+local coroutines = require "tidemill.lib.coroutines"
+
 local M = {}
 
-local MAIN = {}
 local stacks = setmetatable({}, { __mode = "k" })
 
 --- The innermost scope of the running coroutine, nil: none.
 function M.current()
-  local stack = stacks[coroutine.running() or MAIN]
+  local stack = coroutines.find(stacks)
   return stack and stack[#stack] or nil
 end
 
 local function leave(stack, depth, ok, ...)
   for i = #stack, depth + 1, -1 do stack[i] = nil end
+  if depth == 0 then stacks[coroutines.key()] = nil end
   if not ok then error((...), 0) end
   return ...
 end
 
 --- fn(...) with this scope open; false hides the scopes around it.
 function M.with(scope, fn, ...)
-  local key = coroutine.running() or MAIN
+  local key = coroutines.key()
   local stack = stacks[key]
   if not stack then
     stack = {}

@@ -4,17 +4,15 @@
 --- an error closes what was opened.
 
 local core = require "tidemill.core"
+local coroutines = require "tidemill.lib.coroutines"
 local errors = require "tidemill.errors"
 
 local M = {}
 
-local MAIN = {}
 local contexts = setmetatable({}, { __mode = "k" })
 
-local function key() return coroutine.running() or MAIN end
-
 --- The tm.func that the running coroutine traces, as { func, first }; nil: none.
-function M.context() return contexts[key()] end
+function M.context() return coroutines.find(contexts) end
 
 --- Keep where an error was raised: pcall would lose it.
 local function with_traceback(e)
@@ -58,7 +56,7 @@ core.eagerly = M.eagerly
 --- A graph of its own: body(trace) makes arguments and returns the list of outputs.
 --- `context` is what M.context gives meanwhile.
 function M.graph(name, body, context)
-  local k = key()
+  local k = coroutines.key()
   local before = contexts[k]
   local function run()
     core.push_eager()
