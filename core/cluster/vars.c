@@ -160,7 +160,7 @@ static tm_status vars_exchange(tm_state *s, const tm_update *up, int32_t nup,
                                tm_read *rd, int32_t nrd, tm_err *err) {
   tm_vars *v = (tm_vars *)s;
   tm_status us, rs;
-  tm_err local;
+  tm_err local = {0};
   if (!err) err = &local;
   TM_TRY(tm_vars_begin(v, up, nup, rd, nrd, err));
   return tm_vars_wait(v, &us, &rs, err);

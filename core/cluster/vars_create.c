@@ -29,7 +29,7 @@ static void create_spec(const tm_var_info *info, int32_t k, const tm_init *init,
 static void create_undo(tm_vars *v, const tm_var_info *info, int32_t made) {
   for (int32_t k = 0; k < made; k++) {
     tm_ps_client *c = create_client(v, info->shard[k].ps);
-    tm_err ignore;
+    tm_err ignore = {0};
     if (c && c->drop(c, info->uid, (uint32_t)k, &ignore)) continue; /* best effort */
   }
 }

@@ -254,8 +254,8 @@ static tm_status infer_apply_unique(tm_infer *c) {
   return state_check_rows(c, &var);
 }
 
-static void update_rule(const tm_attrs *a, const tm_view *lr, const tm_view *t,
-                        tm_update *up) {
+static tm_status update_rule(const tm_attrs *a, const tm_view *lr, const tm_view *t,
+                             tm_update *up, tm_err *err) {
   const tm_attr *h = &a->a[A_HYPER];
   up->rule = a->a[A_RULE].u.s;
   up->optimizer = (uint64_t)a->a[A_OPT].u.i;
@@ -263,6 +263,18 @@ static void update_rule(const tm_attrs *a, const tm_view *lr, const tm_view *t,
   if (h->n) memcpy(up->hyper + 1, h->u.fs, (size_t)h->n * sizeof *h->u.fs);
   up->nhyper = h->n + 1;
   up->t = tm_view_get_i64(t, 0);
+  if (up->t < 1)
+    return tm_fail(err, TM_EINVAL, "the step number is %" PRId64 ", counts from 1",
+                   up->t);
+  return TM_OK;
+}
+
+/* Rows whose gradient several ids share, summed or averaged. */
+static void update_fan(const tm_attrs *a, tm_update *up) {
+  int combine = state_combine(a, A_APPLY_COMBINE);
+  up->mean = combine == 2;
+  if (combine && up->value.shape.dim[0] > 0)
+    up->fan = (int32_t)(tm_view_count(up->ids) / up->value.shape.dim[0]);
 }
 
 tm_status tm_node_update(const tm_op *op, const tm_attrs *a, const tm_view *const *in,
@@ -278,16 +290,9 @@ tm_status tm_node_update(const tm_op *op, const tm_attrs *a, const tm_view *cons
   up->value = *in[rows ? 1 : 0];
   if (apply) {
     up->kind = rows ? TM_UP_APPLY_ROWS : TM_UP_APPLY;
-    update_rule(a, in[rows ? 2 : 1], in[rows ? 3 : 2], up);
     if (unique) up->nunique = tm_view_get_i64(in[4], 0);
-    int combine = rows && !unique ? state_combine(a, A_APPLY_COMBINE) : 0;
-    up->mean = combine == 2;
-    if (combine && up->value.shape.dim[0] > 0)
-      up->fan = (int32_t)(tm_view_count(up->ids) / up->value.shape.dim[0]);
-    if (up->t < 1)
-      return tm_fail(err, TM_EINVAL, "the step number is %" PRId64 ", counts from 1",
-                     up->t);
-    return TM_OK;
+    if (rows && !unique) update_fan(a, up);
+    return update_rule(a, in[rows ? 2 : 1], in[rows ? 3 : 2], up, err);
   }
   static const tm_update_kind kinds[2][3] = {
       {TM_UP_ASSIGN, TM_UP_ADD, TM_UP_SUB},

@@ -346,7 +346,7 @@ static bool conn_begin_payload(tm_conn *c, const tm_frame *f, const uint8_t *met
 /* Use one frame of `in`.  *more: there was one. */
 static bool conn_parse_one(tm_conn *c, bool *more) {
   tm_frame f;
-  tm_err err;
+  tm_err err = {0};
   size_t n = c->in.len - c->in_at;
   *more = false;
   if (c->pay || n < TM_FRAME_HEAD) return true;

@@ -19,7 +19,7 @@ static void each_code_has_a_name_and_each_name_a_code(void **state) {
 
 static void fail_fills_code_and_text_and_returns_the_code(void **state) {
   (void)state;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_int_equal(tm_fail(&err, TM_EINVAL, "size %d", 3), TM_EINVAL);
   assert_int_equal(err.code, TM_EINVAL);
@@ -38,7 +38,7 @@ static void fail_without_an_err_still_returns_the_code(void **state) {
 
 static void a_callee_may_say_the_task_before_the_failure_is_worded(void **state) {
   (void)state;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   strcpy(err.task, "/job:ps/task:1");
   err.step = 12;
@@ -52,7 +52,7 @@ static void long_texts_are_cut_and_terminated(void **state) {
   char text[2000];
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = '\0';
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_int_equal(tm_fail(&err, TM_EINVAL, "%s", text), TM_EINVAL);
   assert_int_equal(strlen(err.msg), sizeof err.msg - 1);
@@ -62,7 +62,7 @@ static void long_texts_are_cut_and_terminated(void **state) {
 
 static void a_prefix_goes_before_the_text(void **state) {
   (void)state;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_int_equal(tm_fail(&err, TM_EINVAL, "bad"), TM_EINVAL);
   assert_int_equal(tm_err_prefix(&err, TM_EINVAL, "file %s", "a.csv"), TM_EINVAL);

@@ -255,7 +255,7 @@ static void every_prefix_of_a_message_gives_an_error(void **state) {
     assert_non_null(p);
     memcpy(p, b.data, n);
     tm_unpacker r;
-    tm_err err;
+    tm_err err = {0};
     tm_err_clear(&err);
     tm_unpack_init(&r, p, n);
     tm_unpack_skip(&r);
@@ -288,7 +288,7 @@ static void the_first_error_stays_and_later_reads_give_zero(void **state) {
 static void bytes_after_the_last_value_are_an_error(void **state) {
   (void)state;
   tm_unpacker r;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   tm_unpack_init(&r, "\x01\x02", 2);
   tm_unpack_int(&r);

@@ -14,7 +14,7 @@ typedef struct bench {
 } bench;
 
 static void bench_open(bench *b, int32_t workers, int32_t ps, int64_t queue) {
-  tm_err err;
+  tm_err err = {0};
   tm_session_options o = {.nworker = workers, .nps = ps, .seed = 1, .threads = 1};
   tm_err_clear(&err);
   assert_ok_err(tm_ops_init(&err), &err);
@@ -28,7 +28,7 @@ static void bench_close(bench *b) {
 }
 
 static void bench_counter(bench *b) {
-  tm_err err;
+  tm_err err = {0};
   tm_var_info *info;
   tm_shape s = tm_shape_scalar();
   tm_init zeros = {.kind = "zeros"};
@@ -39,7 +39,7 @@ static void bench_counter(bench *b) {
 
 static tm_graph *finish(tm_graph *g, tm_ref out, int32_t nout) {
   tm_graph *opt;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_ok(tm_graph_finish(g, &out, nout));
   assert_ok_err(tm_graph_optimize(g, &opt, &err), &err);
@@ -71,7 +71,7 @@ static tm_ref counter_op(tm_graph *g, const char *name, const tm_ref *in, int32_
                          const char *mode) {
   const tm_op *op = tm_op_find(name);
   tm_attrs a;
-  tm_err err;
+  tm_err err = {0};
   tm_ref r = {0, 0};
   memset(&a, 0, sizeof a);
   tm_err_clear(&err);
@@ -97,7 +97,7 @@ static tm_graph *count_function(void) {
 
 static tm_graph *one_input(const char *name, const char *opname, float x) {
   tm_graph *g;
-  tm_err err;
+  tm_err err = {0};
   const tm_op *op = tm_op_find(opname);
   tm_attrs a;
   int32_t node;
@@ -117,7 +117,7 @@ static tm_graph *one_input(const char *name, const char *opname, float x) {
 /* sleep(seconds) */
 static tm_graph *nap_function(double seconds) {
   tm_graph *g;
-  tm_err err;
+  tm_err err = {0};
   tm_attrs a;
   int32_t node;
   tm_ref none = {0, 0};
@@ -132,7 +132,7 @@ static tm_graph *nap_function(double seconds) {
 }
 
 static tm_remote_value *schedule(bench *b, tm_graph *g) {
-  tm_err err;
+  tm_err err = {0};
   tm_remote_value *v;
   tm_err_clear(&err);
   assert_ok_err(tm_coordinator_schedule(b->c, g, NULL, 0, &v, &err), &err);
@@ -140,13 +140,13 @@ static tm_remote_value *schedule(bench *b, tm_graph *g) {
 }
 
 static void join(bench *b) {
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_ok_err(tm_coordinator_join(b->c, -1, NULL, &err), &err);
 }
 
 static float value_of(tm_remote_value *v) {
-  tm_err err;
+  tm_err err = {0};
   tm_tensor **out;
   int32_t n;
   tm_err_clear(&err);
@@ -197,7 +197,7 @@ static void three_workers_lose_no_update(void **state) {
 static void a_full_queue_says_eagain_and_has_room_later(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   bench_open(&b, 1, 1, 4);
   tm_graph *g = nap_function(0.02);
@@ -219,7 +219,7 @@ static void a_full_queue_says_eagain_and_has_room_later(void **state) {
 static void the_first_error_cancels_the_rest_and_is_raised_once(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   bench_open(&b, 2, 1, 1000);
   tm_graph *bad = one_input("bad", "check_numerics", 0.0F / 0.0F);
   tm_graph *nap = nap_function(0.01);
@@ -261,7 +261,7 @@ static void the_first_error_cancels_the_rest_and_is_raised_once(void **state) {
 static void join_gives_up_when_the_time_is_up(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   bench_open(&b, 1, 1, 10);
   tm_graph *nap = nap_function(0.3);
@@ -290,7 +290,7 @@ static void a_long_step_ends_soon_when_the_coordinator_closes(void **state) {
 
 static tm_dataset *numbers(int64_t n) {
   tm_dataset *ds;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_ok_err(tm_data_range(0, n, 1, &ds, &err), &err);
   return ds;
@@ -299,7 +299,7 @@ static tm_dataset *numbers(int64_t n) {
 /* return iterator:next() */
 static tm_graph *next_function(const tm_dataset *ds) {
   tm_graph *g;
-  tm_err err;
+  tm_err err = {0};
   tm_attrs a;
   tm_ref it = {0, 0}, r = {0, 0};
   const tm_op *op = tm_op_find("iterator_next");
@@ -317,7 +317,7 @@ static tm_graph *next_function(const tm_dataset *ds) {
 static void a_cancelled_closure_hands_its_batch_back(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   bench_open(&b, 1, 1, 100);
   tm_dataset *ds = numbers(10);

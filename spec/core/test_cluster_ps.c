@@ -22,7 +22,7 @@ static void on_message(void *ud, tm_conn *c, tm_message *m) {
 }
 
 static void server_start(server *s) {
-  tm_err err;
+  tm_err err = {0};
   uint16_t port;
   assert_ok(tm_ps_service_new("/job:ps/task:0", &s->service));
   assert_ok(tm_netloop_new(2, &s->loop));
@@ -41,7 +41,7 @@ static void server_stop(server *s) {
 
 static tm_ps_client *dial(const char *address, bool tcp) {
   tm_ps_client *c;
-  tm_err err;
+  tm_err err = {0};
   tm_channel_options o = {.address = address,
                           .self = {"c", "/job:worker/task:0", "", 2},
                           .silence_ns = 5000000000,
@@ -58,7 +58,7 @@ static tm_shape mat(int64_t n, int64_t m) {
 
 /* A dense step, a step by rows, reads of all kinds; a hash of everything read. */
 static uint64_t train(tm_ps_client *c, int64_t rows, int64_t width) {
-  tm_err err;
+  tm_err err = {0};
   uint64_t hash = 0;
   int64_t n = 7;
   tm_shard_spec sp[2] = {{.uid = 1,
@@ -148,7 +148,7 @@ static void a_ps_over_sockets_gives_the_same_bits_as_in_process(void **state) {
     tm_store_free(store);
     for (int tcp = 0; tcp < 2; tcp++) {
       server s;
-      tm_err err;
+      tm_err err = {0};
       tm_store_stats st;
       server_start(&s);
       c = dial(s.address, tcp);
@@ -168,7 +168,7 @@ static void a_ps_over_sockets_gives_the_same_bits_as_in_process(void **state) {
 static void errors_of_the_ps_come_with_its_name(void **state) {
   (void)state;
   server s;
-  tm_err err;
+  tm_err err = {0};
   server_start(&s);
   tm_ps_client *c = dial(s.address, false);
   int64_t ids[1] = {8};
@@ -241,7 +241,7 @@ static void end(pid_t pid) {
 static void a_ps_killed_while_asked_is_unavailable_at_once(void **state) {
   (void)state;
   char address[64];
-  tm_err err;
+  tm_err err = {0};
   pid_t pid = server_fork(address, sizeof address);
   tm_ps_client *c = dial(address, false);
   train(c, 50, 1000);
@@ -279,7 +279,7 @@ static void a_ps_killed_while_asked_is_unavailable_at_once(void **state) {
 static void a_malformed_request_is_answered_with_an_error(void **state) {
   (void)state;
   server s;
-  tm_err err;
+  tm_err err = {0};
   tm_channel *ch;
   server_start(&s);
   tm_channel_options o = {.address = s.address,

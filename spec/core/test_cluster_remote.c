@@ -28,7 +28,7 @@ typedef struct bench {
 
 static void child(const char *job, int32_t index, int fd) {
   tm_server *s;
-  tm_err err;
+  tm_err err = {0};
   char address[64] = {0};
   tm_server_options o = {.job = job,
                          .index = index,
@@ -66,7 +66,7 @@ static void task_kill(task *t) {
 }
 
 static void bench_tasks(bench *b, int32_t workers, int32_t ps) {
-  tm_err err;
+  tm_err err = {0};
   memset(b, 0, sizeof *b);
   b->nworker = workers;
   b->nps = ps;
@@ -95,7 +95,7 @@ static tm_status bench_try_connect(bench *b, tm_err *err) {
 }
 
 static void bench_connect(bench *b) {
-  tm_err err;
+  tm_err err = {0};
   assert_ok_err(bench_try_connect(b, &err), &err);
   assert_ok_err(tm_session_coordinator(b->s, 10000, &b->c, &err), &err);
 }
@@ -119,7 +119,7 @@ static void bench_close(bench *b) {
 }
 
 static void bench_counter(bench *b) {
-  tm_err err;
+  tm_err err = {0};
   tm_var_info *info;
   tm_shape s = tm_shape_scalar();
   tm_init zeros = {.kind = "zeros"};
@@ -132,7 +132,7 @@ static void bench_counter(bench *b) {
 
 static tm_graph *finish(tm_graph *g, tm_ref out, int32_t nout) {
   tm_graph *opt;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_ok(tm_graph_finish(g, &out, nout));
   assert_ok_err(tm_graph_optimize(g, &opt, &err), &err);
@@ -156,7 +156,7 @@ static tm_attr *attr(const tm_op *op, tm_attrs *a, const char *name) {
 static tm_ref apply(tm_graph *g, const char *name, tm_attrs *a, const tm_ref *in,
                     int32_t nin) {
   const tm_op *op = tm_op_find(name);
-  tm_err err;
+  tm_err err = {0};
   tm_ref r = {0, 0};
   tm_err_clear(&err);
   a->n = tm_op_sig(op)->nattr;
@@ -236,7 +236,7 @@ static tm_graph *next_function(const tm_dataset *ds) {
 
 static tm_remote_value *schedule(bench *b, tm_graph *g, const tm_carg *arg,
                                  int32_t narg) {
-  tm_err err;
+  tm_err err = {0};
   tm_remote_value *v;
   tm_err_clear(&err);
   assert_ok_err(tm_coordinator_schedule(b->c, g, arg, narg, &v, &err), &err);
@@ -244,13 +244,13 @@ static tm_remote_value *schedule(bench *b, tm_graph *g, const tm_carg *arg,
 }
 
 static void join(bench *b) {
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_ok_err(tm_coordinator_join(b->c, 20000000000, NULL, &err), &err);
 }
 
 static tm_tensor *value_of(tm_remote_value *v) {
-  tm_err err;
+  tm_err err = {0};
   tm_tensor **out;
   int32_t n;
   tm_err_clear(&err);
@@ -289,7 +289,7 @@ static void three_workers_lose_no_update_and_are_counted(void **state) {
   (void)state;
   enum { N = 3000 };
   bench b;
-  tm_err err;
+  tm_err err = {0};
   bench_open(&b, 3, 2);
   bench_counter(&b);
   tm_graph *g = count_function();
@@ -313,7 +313,7 @@ static void three_workers_lose_no_update_and_are_counted(void **state) {
 static void arguments_and_results_of_all_sizes_come_back(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   const int64_t sizes[] = {0, 1, 3, 255, 256, 257, 100000, 2000003};
   bench_open(&b, 2, 1);
   for (size_t i = 0; i < TM_COUNT(sizes); i++) {
@@ -347,7 +347,7 @@ static void arguments_and_results_of_all_sizes_come_back(void **state) {
 static void iterators_live_on_the_workers(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   tm_dataset *ds;
   bench_open(&b, 1, 1);
   tm_err_clear(&err);
@@ -371,7 +371,7 @@ static void iterators_live_on_the_workers(void **state) {
 static void an_error_comes_with_task_op_and_step(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   bench_open(&b, 2, 1);
   bench_counter(&b);
   tm_graph *bad = bad_function(), *g = count_function();
@@ -425,7 +425,7 @@ static void closures_of_a_stopped_worker_are_run_once_by_others(void **state) {
 static void a_dead_ps_is_unavailable_by_name(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   bench_open(&b, 2, 1);
   bench_counter(&b);
   tm_graph *g = count_function();
@@ -483,7 +483,7 @@ static void tasks_end_with_nothing_left_when_told_to_stop(void **state) {
 static void a_request_from_the_time_of_another_chief_is_refused(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   tm_ps_client *old;
   bench_open(&b, 1, 1);
   bench_counter(&b);
@@ -508,7 +508,7 @@ static void a_request_from_the_time_of_another_chief_is_refused(void **state) {
 static void a_cluster_described_wrongly_is_told(void **state) {
   (void)state;
   bench b;
-  tm_err err;
+  tm_err err = {0};
   bench_tasks(&b, 2, 1);
   task swap = b.worker[0];
   b.worker[0] = b.worker[1];
@@ -526,7 +526,7 @@ static void a_cluster_described_wrongly_is_told(void **state) {
 static void join_ends_when_no_chief_comes_or_the_only_one_has_gone(void **state) {
   (void)state;
   tm_server *s, *again;
-  tm_err err;
+  tm_err err = {0};
   tm_server_options o = {.job = "worker",
                          .address = "127.0.0.1:0",
                          .cluster_id = "test",

@@ -11,7 +11,7 @@ static const char whole[] =
 static void lists_and_sparse_objects_are_read(void **state) {
   (void)state;
   tm_cluster_spec *s;
-  tm_err err;
+  tm_err err = {0};
   const char *a;
   assert_ok_err(tm_cluster_spec_parse("TM_CONFIG", whole, &s, &err), &err);
   assert_int_equal(s->njob, 3);
@@ -56,7 +56,7 @@ static void mistakes_say_what_and_where(void **state) {
   };
   for (size_t i = 0; i < TM_COUNT(cases); i++) {
     tm_cluster_spec *s;
-    tm_err err;
+    tm_err err = {0};
     assert_int_equal(tm_cluster_spec_parse("TF_CONFIG", cases[i].json, &s, &err),
                      TM_EINVAL);
     if (!strstr(err.msg, cases[i].says) || strncmp(err.msg, "TF_CONFIG: ", 11) != 0)
@@ -68,7 +68,7 @@ static void mistakes_say_what_and_where(void **state) {
 static void an_evaluator_need_not_be_in_the_cluster(void **state) {
   (void)state;
   tm_cluster_spec *s;
-  tm_err err;
+  tm_err err = {0};
   assert_ok_err(tm_cluster_spec_parse("TF_CONFIG",
                                       "{\"cluster\": {\"ps\": [\"a:1\"]}, \"task\": "
                                       "{\"type\": \"evaluator\", \"index\": 0}}",
@@ -80,7 +80,7 @@ static void an_evaluator_need_not_be_in_the_cluster(void **state) {
 static void all_tasks_come_to_the_same_cluster_id(void **state) {
   (void)state;
   tm_cluster_spec *a, *b;
-  tm_err err;
+  tm_err err = {0};
   char id[TM_CLUSTER_ID];
   assert_ok(tm_cluster_spec_parse(
       "x", "{\"cluster\": {\"worker\": [\"a:1\"], \"ps\": [\"b:2\"]}}", &a, &err));
@@ -102,7 +102,7 @@ static void all_tasks_come_to_the_same_cluster_id(void **state) {
 static void tm_config_wins_over_tf_config(void **state) {
   (void)state;
   tm_cluster_spec *s;
-  tm_err err;
+  tm_err err = {0};
   unsetenv("TM_CONFIG");
   unsetenv("TF_CONFIG");
   assert_ok(tm_cluster_spec_env(&s, &err));

@@ -19,7 +19,7 @@ static tm_var_info *info_of(uint64_t uid, const char *name, tm_dtype t, tm_shape
 
 static void bench_variable(bench *b, uint64_t uid, const char *name, tm_dtype t,
                            tm_shape shape, int32_t nshard, const char *kind, double a) {
-  tm_err err;
+  tm_err err = {0};
   tm_init init = {.a = a};
   tm_var_info *info = info_of(uid, name, t, shape, nshard);
   strcpy(init.kind, kind);
@@ -78,7 +78,7 @@ static tm_status exchange(bench *b, const tm_update *up, int32_t nup, tm_read *r
 }
 
 static void read_table(bench *b, float *out) {
-  tm_err err;
+  tm_err err = {0};
   tm_read rd = {.kind = TM_READ_DENSE, .uid = TABLE, .shard = -1};
   assert_ok_err(exchange(b, NULL, 0, &rd, 1, &err), &err);
   memcpy(out, rd.out->v.data, sizeof(float) * ROWS * WIDTH);
@@ -87,7 +87,7 @@ static void read_table(bench *b, float *out) {
 
 /* Rows 0..ROWS-1 become 10, 20, ... in their first element. */
 static void number_rows(bench *b) {
-  tm_err err;
+  tm_err err = {0};
   int64_t ids[ROWS] = {4, 2, 0, 1, 3};
   float x[ROWS * WIDTH];
   for (int i = 0; i < ROWS; i++)
@@ -104,7 +104,7 @@ static void number_rows(bench *b) {
 
 static void rows_come_back_in_the_order_of_their_ids(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   number_rows(b);
   int64_t ids[7] = {4, 0, 4, 3, 0, 2, 4};
   float got[7 * WIDTH];
@@ -122,7 +122,7 @@ static void rows_come_back_in_the_order_of_their_ids(void **state) {
 
 static void each_row_travels_once(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   int64_t ids[6] = {1, 1, 1, 4, 4, 1};
   float got[6 * WIDTH];
   tm_view iv = ids_view(ids, 6);
@@ -139,7 +139,7 @@ static void each_row_travels_once(void **state) {
 
 static void many_items_are_one_request_a_ps(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   float x[4] = {1, 1, 1, 1};
   int64_t one = 1;
   tm_update up[2] = {
@@ -162,7 +162,7 @@ static void many_items_are_one_request_a_ps(void **state) {
 
 static void repeated_ids_are_summed_before_a_rule_sees_them(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   int64_t ids[3] = {3, 0, 3};
   float g[3 * WIDTH], got[ROWS * WIDTH];
   for (int i = 0; i < 3 * WIDTH; i++) g[i] = 1;
@@ -185,7 +185,7 @@ static void repeated_ids_are_summed_before_a_rule_sees_them(void **state) {
 
 static void the_last_of_repeated_rows_wins_when_set(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   int64_t ids[3] = {2, 2, 2};
   float x[3 * WIDTH] = {7, 7, 7, 8, 8, 8, 9, 9, 9}, got[ROWS * WIDTH];
   tm_view iv = ids_view(ids, 3);
@@ -201,7 +201,7 @@ static void the_last_of_repeated_rows_wins_when_set(void **state) {
 
 static void a_row_that_does_not_exist_is_an_error_that_names_it(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   int64_t bad[] = {ROWS, -1};
   float got[WIDTH];
   for (size_t i = 0; i < TM_COUNT(bad); i++) {
@@ -218,7 +218,7 @@ static void a_row_that_does_not_exist_is_an_error_that_names_it(void **state) {
 
 static void a_value_of_another_shape_is_refused_with_both_shapes(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   float x[3] = {0};
   tm_update up = {
       .kind = TM_UP_ASSIGN, .uid = DENSE, .shard = -1, .value = {TM_F32, {1, {3}}, x}};
@@ -229,14 +229,14 @@ static void a_value_of_another_shape_is_refused_with_both_shapes(void **state) {
 
 static void an_unknown_variable_is_not_found(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   tm_read rd = {.kind = TM_READ_DENSE, .uid = 99, .shard = -1};
   assert_int_equal(exchange(b, NULL, 0, &rd, 1, &err), TM_ENOTFOUND);
 }
 
 static void a_whole_value_is_cut_by_shard(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   float x[ROWS * WIDTH], got[ROWS * WIDTH];
   for (int i = 0; i < ROWS * WIDTH; i++) x[i] = (float)i;
   tm_update up = {
@@ -257,7 +257,7 @@ static void the_second_exchange_of_a_kind_allocates_nothing_but_results(void **s
 /* A step: UPDATE of the rows read before, READ of the next ids, as workers do. */
 static void train(bench *b, int64_t *old, int64_t *next, int64_t n, float *g, float *y,
                   int32_t fan) {
-  tm_err err;
+  tm_err err = {0};
   int64_t groups = fan ? n / fan : n;
   tm_view ov = ids_view(old, n), nv = ids_view(next, n);
   tm_update up = {.kind = TM_UP_APPLY_ROWS,
@@ -334,7 +334,7 @@ static void steps_of_one_size_allocate_nothing(void **state) {
 
 static void only_the_distinct_ids_that_count_travel(void **state) {
   bench *b = *state;
-  tm_err err;
+  tm_err err = {0};
   int64_t ids[4] = {0, 4, 99, -1};
   float x[4 * WIDTH], got[ROWS * WIDTH];
   for (int i = 0; i < 4 * WIDTH; i++) x[i] = 1;

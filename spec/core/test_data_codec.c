@@ -89,7 +89,7 @@ static tm_dataset *sample(int i) {
 }
 
 static void pack(const tm_dataset *ds, tm_buf *b) {
-  tm_err err;
+  tm_err err = {0};
   assert_ok_err(tm_dataset_pack(ds, b, &err), &err);
 }
 
@@ -99,7 +99,7 @@ static void a_description_survives_the_way(void **state) {
     tm_dataset *ds = sample(i), *back;
     if (!ds) break;
     tm_buf b = TM_BUF_INIT(1 << 20), again = TM_BUF_INIT(1 << 20);
-    tm_err err;
+    tm_err err = {0};
     pack(ds, &b);
     assert_ok_err(tm_dataset_unpack(b.data, b.len, &back, &err), &err);
     pack(back, &again);
@@ -156,7 +156,7 @@ static void cut_or_changed_bytes_do_no_harm(void **state) {
     tm_dataset *ds = sample(i), *back;
     if (!ds) break;
     tm_buf b = TM_BUF_INIT(1 << 20);
-    tm_err err;
+    tm_err err = {0};
     pack(ds, &b);
     tm_dataset_unref(ds);
     for (size_t n = 0; n < b.len; n++) {
@@ -184,7 +184,7 @@ static void what_is_too_large_names_the_remedy(void **state) {
   (void)state;
   tm_dataset *ds = slices_of(ints(1000, 0, 0));
   tm_buf b = TM_BUF_INIT(4000);
-  tm_err err;
+  tm_err err = {0};
   assert_int_equal(tm_dataset_pack(ds, &b, &err), TM_EEXHAUSTED);
   assert_non_null(strstr(err.msg, "files"));
   assert_int_equal(b.len, 0);
@@ -195,7 +195,7 @@ static void what_is_too_large_names_the_remedy(void **state) {
 static void another_version_is_refused(void **state) {
   (void)state;
   tm_dataset *back;
-  tm_err err;
+  tm_err err = {0};
   assert_int_equal(tm_dataset_unpack("\x92\x02\xc0", 3, &back, &err), TM_EINVAL);
   assert_non_null(strstr(err.msg, "version 2"));
 }

@@ -30,14 +30,14 @@ static tm_csv_options options(const char *text) {
 
 static tm_dataset *csv_of(const tm_csv_options *o) {
   tm_dataset *ds;
-  tm_err err;
+  tm_err err = {0};
   assert_ok_err(tm_data_csv(o, &ds, &err), &err);
   return ds;
 }
 
 static void assert_refused(const tm_csv_options *o, tm_status s, const char *word) {
   tm_dataset *ds;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   assert_int_equal(tm_data_csv(o, &ds, &err), s);
   assert_null(ds);
@@ -52,7 +52,7 @@ static void assert_text(const tm_csv_options *o, const char *want) {
   int32_t width = tm_dataset_width(ds);
   tm_iter *it = iterate(ds, &test_env);
   tm_tensor *t[64];
-  tm_err err;
+  tm_err err = {0};
   tm_status s;
   while ((s = tm_iter_next(it, t, &err)) == TM_OK) {
     for (int32_t i = 0; i < width; i++) {
@@ -372,7 +372,7 @@ static void count_adult(const char *file, const char *yes, int64_t want_rows,
   CHAIN(ds, tm_data_batch, 256, false);
   tm_iter *it = iterate(ds, &test_env);
   tm_tensor *t[15];
-  tm_err err;
+  tm_err err = {0};
   tm_status s;
   while ((s = tm_iter_next(it, t, &err)) == TM_OK) {
     int64_t k = t[0]->v.shape.dim[0];

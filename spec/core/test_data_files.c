@@ -19,7 +19,7 @@ static int remove_dir(void **state) {
 static tm_dataset *text_of(const char *const *files, size_t n) {
   tm_text_options o = {files, n, NULL};
   tm_dataset *ds;
-  tm_err err;
+  tm_err err = {0};
   assert_ok_err(tm_data_text_line(&o, &ds, &err), &err);
   return ds;
 }
@@ -67,7 +67,7 @@ static void lines_before_the_damage_come_first(void **state) {
   tm_dataset *ds = text_of((const char *[]){a}, 1);
   tm_iter *it = iterate(ds, &test_env);
   tm_tensor *t;
-  tm_err err;
+  tm_err err = {0};
   int64_t lines = 0;
   tm_status s;
   while ((s = tm_iter_next(it, &t, &err)) == TM_OK) {
@@ -114,7 +114,7 @@ static void idx_parts_are_read_as_one(void **state) {
   const char *images[] = {a, b}, *labels[] = {l};
   tm_idx_options o = {images, 2, labels, 1, NULL};
   tm_dataset *ds;
-  tm_err err;
+  tm_err err = {0};
   assert_ok_err(tm_data_idx(&o, &ds, &err), &err);
   assert_int_equal(tm_dataset_width(ds), 2);
   assert_int_equal(tm_dataset_cardinality(ds), 33);
@@ -145,7 +145,7 @@ static void idx_headers_are_checked(void **state) {
   const char *one[] = {a}, *two[] = {a, b};
   tm_idx_options o = {one, 1, NULL, 0, NULL};
   tm_dataset *ds;
-  tm_err err;
+  tm_err err = {0};
   test_file(dir, "x", "\0\0\010", 3, a, sizeof a);
   assert_int_equal(tm_data_idx(&o, &ds, &err), TM_EDATALOSS);
   test_file(dir, "x", "\0\0\010\1\0\0", 6, a, sizeof a);
@@ -184,7 +184,7 @@ static void a_cut_idx_file_names_the_record(void **state) {
   tm_iter *it = iterate(ds, &test_env);
   for (int i = 0; i < 21; i++) {
     tm_tensor *t;
-    tm_err err;
+    tm_err err = {0};
     assert_ok_err(tm_iter_next(it, &t, &err), &err);
     assert_int_equal(tm_view_get_i64(&t->v, 0), i);
     tm_tensor_unref(t);
@@ -203,7 +203,7 @@ static void mnist_test_images_are_whole(void **state) {
   const char *images[] = {a}, *labels[] = {b};
   tm_idx_options o = {images, 1, labels, 1, NULL};
   tm_dataset *ds;
-  tm_err err;
+  tm_err err = {0};
   assert_ok_err(tm_data_idx(&o, &ds, &err), &err);
   CHAIN(ds, tm_data_batch, 500, true);
   assert_int_equal(tm_dataset_cardinality(ds), 20);

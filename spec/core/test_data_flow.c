@@ -22,7 +22,7 @@ static void slices_want_equally_many_rows(void **state) {
   (void)state;
   tm_tensor *t[2] = {ints(3, 0, 0), ints(4, 0, 0)}, *scalar;
   tm_dataset *ds;
-  tm_err err;
+  tm_err err = {0};
   assert_int_equal(tm_data_slices(t, 2, &ds, &err), TM_EINVAL);
   assert_null(ds);
   assert_non_null(strstr(err.msg, "component 2 has 4 rows"));
@@ -309,7 +309,7 @@ static void zip_ends_with_the_shortest(void **state) {
 static void concatenate_wants_one_structure(void **state) {
   (void)state;
   tm_dataset *a = range_of(2), *b = slices_of(ints(2, 2, 0)), *ds;
-  tm_err err;
+  tm_err err = {0};
   assert_int_equal(tm_data_concatenate(a, b, &ds, &err), TM_EINVAL);
   assert_non_null(strstr(err.msg, "component 1"));
   assert_ok(tm_data_concatenate(a, a, &ds, NULL));

@@ -9,7 +9,7 @@ typedef tm_value *(*build_fn)(tm_scope *sc, tm_value **arg);
 static tm_value *apply(tm_scope *sc, const char *op, tm_value *a, tm_value *b) {
   tm_value *out[TM_MAX_OUTPUTS];
   int32_t n;
-  tm_err err;
+  tm_err err = {0};
   tm_value *in[] = {a, b};
   assert_ok_err(tm_apply(sc, tm_op_find(op), in,
                          b   ? 2
@@ -34,7 +34,7 @@ static tm_graph *traced(const tm_dataset *ds, build_fn build) {
   tm_trace *tr;
   tm_graph *g;
   tm_value *arg[8];
-  tm_err err;
+  tm_err err = {0};
   int32_t n = ds ? tm_dataset_width(ds) : 0;
   assert_ok(tm_scope_new(&sc));
   assert_ok_err(tm_trace_begin(sc, "f", &tr, &err), &err);
@@ -78,7 +78,7 @@ static tm_value *twelve_over(tm_scope *sc, tm_value **arg) {
   assert_ok(tm_attr_set_str(&attrs.a[tm_op_attr_index(op, "message")], "three", 5));
   tm_value *out[TM_MAX_OUTPUTS];
   int32_t n;
-  tm_err err;
+  tm_err err = {0};
   assert_ok_err(tm_apply(sc, op, &ok, 1, &attrs, out, &n, &err), &err);
   for (int32_t i = 0; i < n; i++) tm_value_unref(out[i]);
   tm_attrs_release(&attrs);
@@ -128,7 +128,7 @@ static void a_function_of_other_arguments_is_refused(void **state) {
   (void)state;
   tm_dataset *ds = range_of(3), *batch, *out;
   tm_graph *g = traced(ds, times_ten);
-  tm_err err;
+  tm_err err = {0};
   assert_ok(tm_data_batch(ds, 2, false, &batch, NULL));
   assert_int_equal(tm_data_map(batch, g, &out, &err), TM_EINVAL);
   assert_non_null(strstr(err.msg, "argument 1"));
@@ -178,7 +178,7 @@ static void a_shard_index_may_be_computed(void **state) {
   }
   tm_iter_env env = {5, 6, 0, 0, NULL};
   tm_iter *it;
-  tm_err err;
+  tm_err err = {0};
   assert_int_equal(tm_dataset_iterate(ds, &env, &it, &err), TM_EINVAL);
   assert_non_null(strstr(err.msg, "index 5 is not in 0..2"));
   tm_dataset_unref(ds);
@@ -189,7 +189,7 @@ static void graphs_travel_with_the_description(void **state) {
   (void)state;
   tm_dataset *ds = range_of(5), *back;
   tm_graph *g = traced(ds, below_three), *w = traced(NULL, worker);
-  tm_err err;
+  tm_err err = {0};
   CHAIN(ds, tm_data_filter, g);
   ds = mapped(ds, times_ten);
   CHAIN(ds, tm_data_shard, 2, 0, w);
@@ -289,7 +289,7 @@ int main(void) {
       cmocka_unit_test(a_prefetch_that_nobody_empties_is_freed_at_once),
       cmocka_unit_test(waiting_stops_when_cancelled),
   };
-  tm_err err;
+  tm_err err = {0};
   if (tm_ops_init(&err) != TM_OK) return 1;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

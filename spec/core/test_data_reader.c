@@ -22,7 +22,7 @@ static int remove_dir(void **state) {
 static tm_reader *reader_of(const void *data, size_t n, tm_compression c) {
   char path[512];
   tm_reader *r;
-  tm_err err;
+  tm_err err = {0};
   test_file(dir, "f", data, n, path, sizeof path);
   assert_ok_err(tm_reader_open(path, c, &r, &err), &err);
   return r;
@@ -31,7 +31,7 @@ static tm_reader *reader_of(const void *data, size_t n, tm_compression c) {
 static void assert_line(tm_reader *r, const char *want) {
   char *p;
   size_t n;
-  tm_err err;
+  tm_err err = {0};
   tm_status s = tm_reader_line(r, &p, &n, &err);
   if (!want) {
     assert_int_equal(s, TM_ERANGE);
@@ -101,7 +101,7 @@ static void a_line_above_the_limit_is_data_loss(void **state) {
   memset(text, 'x', n);
   tm_reader *r = reader_of(text, n, TM_COMPRESS_AUTO);
   char *p;
-  tm_err err;
+  tm_err err = {0};
   assert_int_equal(tm_reader_line(r, &p, &n, &err), TM_EDATALOSS);
   assert_non_null(strstr(err.msg, "too long"));
   assert_int_equal(tm_reader_line(r, &p, &n, &err), TM_EDATALOSS);
@@ -146,7 +146,7 @@ static void broken_gzip_is_data_loss_each_time(void **state) {
     tm_reader *r = reader_of(z, cut, TM_COMPRESS_AUTO);
     char *p;
     size_t len;
-    tm_err err;
+    tm_err err = {0};
     tm_status s = TM_OK;
     while (s == TM_OK) s = tm_reader_line(r, &p, &len, &err);
     assert_int_equal(s, TM_EDATALOSS);
@@ -210,7 +210,7 @@ static void bytes_go_on_behind_a_line(void **state) {
 static void a_missing_file_is_not_found(void **state) {
   (void)state;
   tm_reader *r;
-  tm_err err;
+  tm_err err = {0};
   assert_int_equal(tm_reader_open("/nowhere/x", TM_COMPRESS_AUTO, &r, &err),
                    TM_ENOTFOUND);
   assert_null(r);
@@ -221,7 +221,7 @@ static void patterns_become_sorted_names(void **state) {
   (void)state;
   char path[512], pattern[512];
   tm_files f;
-  tm_err err;
+  tm_err err = {0};
   const char *names[] = {"b.txt", "a.txt", "c.csv"};
   for (int i = 0; i < 3; i++) test_file(dir, names[i], "", 0, path, sizeof path);
   snprintf(pattern, sizeof pattern, "%s/*.txt", dir);

@@ -52,7 +52,7 @@ static tm_status echo_hello(void *ud, tm_conn *c, const tm_hello *peer, tm_err *
 }
 
 static void echo_start_at(echo *e, int threads, const char *address) {
-  tm_err err;
+  tm_err err = {0};
   memset(e, 0, sizeof *e);
   assert_ok(tm_netloop_new(threads, &e->loop));
   tm_listen_options o = {.address = address,
@@ -79,7 +79,7 @@ static tm_channel_options client(const echo *e) {
 }
 
 static void ask(tm_channel *ch, size_t nmeta, size_t n1, size_t n2) {
-  tm_err err;
+  tm_err err = {0};
   tm_buf meta = TM_BUF_INIT(1 << 25);
   void *p;
   uint8_t *a = malloc(n1 + 1), *b = malloc(n2 + 1), *back = malloc(n1 + n2 + 1);
@@ -114,7 +114,7 @@ static void frames_of_all_sizes_come_back(void **state) {
   for (int tcp = 0; tcp < 2; tcp++) {
     echo e;
     tm_channel *ch;
-    tm_err err;
+    tm_err err = {0};
     echo_start(&e, 2);
     tm_channel_options o = client(&e);
     o.no_unix = tcp;
@@ -135,7 +135,7 @@ static void many_clients_are_served_at_once(void **state) {
   (void)state;
   echo e;
   tm_channel *ch[20];
-  tm_err err;
+  tm_err err = {0};
   echo_start(&e, 2);
   tm_channel_options o = client(&e);
   for (int i = 0; i < 20; i++) assert_ok_err(tm_channel_open(&o, &ch[i], &err), &err);
@@ -149,7 +149,7 @@ static void another_cluster_and_strangers_are_refused_with_a_reason(void **state
   (void)state;
   echo e;
   tm_channel *ch;
-  tm_err err;
+  tm_err err = {0};
   echo_start(&e, 1);
   tm_channel_options o = client(&e);
   strcpy(o.self.cluster, "other");
@@ -171,7 +171,7 @@ static void a_port_in_use_is_told_with_its_address(void **state) {
   (void)state;
   echo e;
   tm_netloop *l;
-  tm_err err;
+  tm_err err = {0};
   uint16_t port;
   echo_start(&e, 1);
   assert_ok(tm_netloop_new(1, &l));
@@ -189,7 +189,7 @@ static void a_port_in_use_is_told_with_its_address(void **state) {
 /* Send raw bytes; the server must go on living. */
 static void throw_bytes(const echo *e, const void *p, size_t n) {
   int fd;
-  tm_err err;
+  tm_err err = {0};
   char sink[512];
   assert_ok_err(tm_addr_connect(e->address, false, 2000000000, &fd, NULL, &err), &err);
   assert_int_equal(send(fd, p, n, MSG_NOSIGNAL), n);
@@ -206,7 +206,7 @@ static void malformed_bytes_only_end_their_connection(void **state) {
   (void)state;
   echo e;
   tm_channel *ch;
-  tm_err err;
+  tm_err err = {0};
   uint8_t frame[TM_FRAME_HEAD + 256] = {0};
   echo_start(&e, 1);
   throw_bytes(&e, "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: everything\r\n\r\n",
@@ -236,7 +236,7 @@ static void a_client_killed_in_the_middle_of_a_frame_leaves_nothing(void **state
   int ready[2];
   assert_int_equal(pipe(ready), 0);
   echo e;
-  tm_err err;
+  tm_err err = {0};
   echo_start(&e, 1);
   pid_t pid = fork();
   assert_true(pid >= 0);
@@ -272,7 +272,7 @@ static void a_server_that_goes_away_is_unavailable_by_name(void **state) {
   (void)state;
   echo e;
   tm_channel *ch;
-  tm_err err;
+  tm_err err = {0};
   echo_start(&e, 1);
   tm_channel_options o = client(&e);
   assert_ok_err(tm_channel_open(&o, &ch, &err), &err);
@@ -289,7 +289,7 @@ static void a_server_that_goes_away_is_unavailable_by_name(void **state) {
 
 static void silence_and_cancel_end_a_wait(void **state) {
   (void)state;
-  tm_err err;
+  tm_err err = {0};
   const uint8_t *m;
   tm_frame f;
   tm_channel *ch;
@@ -319,7 +319,7 @@ static void a_control_connection_lives_by_heartbeats_and_ends_in_silence(void **
   tm_channel *ch, *dumb;
   tm_netloop *l;
   tm_conn *c;
-  tm_err err;
+  tm_err err = {0};
   echo_start(&e, 1);
   assert_ok(tm_netloop_new(1, &l));
   tm_channel_options o = client(&e);
@@ -349,7 +349,7 @@ static void who_asks_and_does_not_read_is_not_served_without_end(void **state) {
   enum { MANY = 300, BYTES = 256 << 10 };
   echo e;
   tm_channel *ch;
-  tm_err err;
+  tm_err err = {0};
   echo_start(&e, 1);
   tm_channel_options o = client(&e);
   o.silence_ns = 300000000;

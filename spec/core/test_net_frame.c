@@ -6,7 +6,7 @@
 static void a_head_comes_back_as_it_was(void **state) {
   (void)state;
   uint8_t head[TM_FRAME_HEAD];
-  tm_err err;
+  tm_err err = {0};
   tm_frame f = {17, 0xdeadbeef, 1ull << 63 | 5, 77, 5ull << 32}, g;
   tm_frame_pack(&f, head);
   assert_memory_equal(head, "TMIL", 4);
@@ -31,7 +31,7 @@ static void every_damaged_byte_is_noticed(void **state) {
 static void limits_are_checked_before_anything_is_allocated(void **state) {
   (void)state;
   uint8_t head[TM_FRAME_HEAD];
-  tm_err err;
+  tm_err err = {0};
   tm_frame f = {.kind = 16, .meta_bytes = TM_FRAME_MAX_META + 1}, g;
   tm_frame_pack(&f, head);
   assert_int_equal(tm_frame_unpack(head, 64, &g, &err), TM_EEXHAUSTED);
@@ -48,7 +48,7 @@ static void limits_are_checked_before_anything_is_allocated(void **state) {
 static void another_version_is_told_by_name(void **state) {
   (void)state;
   uint8_t head[TM_FRAME_HEAD];
-  tm_err err;
+  tm_err err = {0};
   tm_frame f = {.kind = 1}, g;
   tm_frame_pack(&f, head);
   head[4] = 2;
@@ -60,7 +60,7 @@ static void hellos_and_errors_come_back_as_they_were(void **state) {
   (void)state;
   tm_buf b = TM_BUF_INIT(4096);
   tm_packer w;
-  tm_err err;
+  tm_err err = {0};
   tm_hello h = {"c1", "/job:worker/task:2", "data", UINT64_MAX}, i;
   tm_pack_init(&w, &b);
   tm_hello_pack(&w, &h);
@@ -102,7 +102,7 @@ static void an_error_never_becomes_a_success(void **state) {
 static void addresses_are_parsed_or_refused(void **state) {
   (void)state;
   tm_addr a;
-  tm_err err;
+  tm_err err = {0};
   assert_ok(tm_addr_parse("localhost:2222", false, &a, &err));
   assert_string_equal(a.host, "localhost");
   assert_int_equal(a.port, 2222);

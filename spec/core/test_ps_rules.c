@@ -20,7 +20,7 @@ static void close_to(const char *what, const float *got, const float *want, size
 
 static tm_store *store_with(const float *x, const tm_shape *shape) {
   tm_store *s;
-  tm_err err;
+  tm_err err = {0};
   tm_view v = {TM_F32, *shape, (void *)(uintptr_t)x};
   tm_tensor *t;
   assert_ok(tm_tensor_copy(&v, &t, &err));

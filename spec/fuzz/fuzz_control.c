@@ -30,7 +30,7 @@ static void fuzz_letter(const uint8_t *p, size_t n, bool closures) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
-  tm_err err;
+  tm_err err = {0};
   tm_start start;
   tm_var_info *v;
   tm_cluster_spec *spec;

@@ -7,7 +7,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
-  tm_err err;
+  tm_err err = {0};
   tm_hello hello;
   tm_addr addr;
   tm_frame f;

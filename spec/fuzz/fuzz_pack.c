@@ -85,7 +85,7 @@ static void must(int true_) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   tm_unpacker r;
-  tm_err err;
+  tm_err err = {0};
   tm_err_clear(&err);
   tm_unpack_init(&r, data, size);
   tm_unpack_skip(&r);

@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
   if (payload) memcpy(copy, p + meta, payload);
   tm_arena a = TM_ARENA_INIT;
   tm_ps_request rq;
-  tm_err err;
+  tm_err err = {0};
   uint64_t rows_bytes;
   if (tm_ps_request_unpack(p, meta, copy, payload, &a, &rq, &rows_bytes, &err) == TM_OK)
     fuzz_handle(&rq, rows_bytes);
