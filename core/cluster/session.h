@@ -48,7 +48,7 @@ TM_CHECKED tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
                                             tm_coordinator **out, tm_err *err);
 /* Free its coordinator (cancels, awaits, closes the links). */
 void tm_session_coordinator_close(tm_session *s);
-/* The first variable of g that is not of this session into *uid; 0: all are. */
+/* The first variable of g that is none of this cluster's into *uid; 0: all are. */
 TM_CHECKED tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64_t *uid,
                                         tm_err *err);
 TM_CHECKED tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_stats *out,
