@@ -1,13 +1,13 @@
 #include "host/script.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <uv.h>
 
+#include "host/interrupt.h"
 #include "host/launch.h"
 #include "host/role.h"
 #include "lua/compat.h"
@@ -17,37 +17,8 @@
 #include "lua/value.h"
 
 /*
- * Design.  Ctrl-C sets the state's cancel flag, which every wait and kernel looks at,
- * and a hook that raises in Lua code.  Both are put back when control is here again.  A
- * second Ctrl-C within a second ends the process with status 130.
- *
- * A handler may touch only what is here: the state that runs and its flag.
+ * Design.  One state, in protected calls only; what Ctrl-C does is in interrupt.c.
  */
-static lua_State *volatile script_running;
-static tm_cancel *volatile script_cancel;
-static volatile sig_atomic_t script_hits;
-
-static void script_stop(lua_State *L, lua_Debug *ar) {
-  (void)ar;
-  lua_sethook(L, NULL, 0, 0);
-  tm_lua_fail(L, TM_ECANCELLED, "interrupted");
-}
-
-static void script_on_int(int sig) {
-  (void)sig;
-  if (script_hits++ > 0) _exit(130);
-  if (script_cancel) tm_cancel_set(script_cancel);
-  if (script_running)
-    lua_sethook(script_running, script_stop,
-                LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
-}
-
-static void script_catch_int(void) {
-  struct sigaction sa;
-  memset(&sa, 0, sizeof sa);
-  sa.sa_handler = script_on_int;
-  sigaction(SIGINT, &sa, NULL);
-}
 
 static int script_traceback(lua_State *L) {
   if (tm_lua_metafield(L, 1, "__tostring") && lua_type(L, 1) == LUA_TTABLE) {
@@ -86,12 +57,9 @@ static int script_call(lua_State *L, int n, int results) {
   int base = lua_gettop(L) - n;
   lua_pushcfunction(L, script_traceback);
   lua_insert(L, base);
-  script_hits = 0;
-  script_running = L;
+  tm_interrupt_begin(L);
   int s = lua_pcall(L, n, results, base);
-  script_running = NULL;
-  lua_sethook(L, NULL, 0, 0);
-  if (script_cancel) tm_cancel_reset(script_cancel);
+  tm_interrupt_end(L);
   lua_remove(L, base);
   return s == LUA_OK ? 0 : script_report(L);
 }
@@ -138,7 +106,7 @@ static int script_open(lua_State *L) {
   lua_getglobal(L, "require");
   lua_pushliteral(L, "tidemill.core");
   lua_call(L, 1, 0);
-  script_cancel = &tm_lua_ctx(L)->cancel;
+  tm_interrupt_open(L, &tm_lua_ctx(L)->cancel);
   return 0;
 }
 
@@ -204,7 +172,7 @@ static bool script_prompt_once(lua_State *L, char *text) {
   for (;;) {
     printf("%s", n ? ">> " : "> ");
     fflush(stdout);
-    script_hits = 0;
+    tm_interrupt_begin(NULL);
     if (!fgets(text + n, (int)(SCRIPT_CHUNK - n), stdin)) {
       if (!feof(stdin) && errno == EINTR) {
         clearerr(stdin);
@@ -294,10 +262,9 @@ int tm_host_script(int argc, char **argv) {
   tm_lua_log_to_stderr(true);
   lua_pushcfunction(L, script_open);
   if (script_call(L, 0, 0) == 0) {
-    script_catch_int();
     status = script_run(L, argc, argv);
   }
-  script_cancel = NULL;
+  tm_interrupt_close();
   lua_close(L);
   return status;
 }

@@ -58,7 +58,17 @@ void tm_lua_check(lua_State *L, tm_status s, const tm_err *err) {
   if (s != TM_OK) tm_lua_raise(L, s, err);
 }
 
+/* Until errors.lua brings a better one: "code: message". */
+static int error_tostring(lua_State *L) {
+  lua_getfield(L, 1, "code");
+  lua_getfield(L, 1, "message");
+  lua_pushfstring(L, "%s: %s", lua_tostring(L, -2), lua_tostring(L, -1));
+  return 1;
+}
+
 void tm_lua_open_error(lua_State *L, int core) {
   luaL_newmetatable(L, TM_LUA_ERROR_MT);
+  lua_pushcfunction(L, error_tostring);
+  lua_setfield(L, -2, "__tostring");
   lua_setfield(L, core, "Error");
 }

@@ -1,0 +1,25 @@
+/*
+ * interrupt.h - Ctrl-C in a running script.
+ *
+ * The handler sets the state's cancel flag, which waits and kernels look at, and a hook
+ * that raises in the coroutine that runs.  A second Ctrl-C ends the process with status
+ * 130.
+ *
+ * Threads: one state a process; the handler runs wherever the signal arrives.
+ */
+#ifndef TM_HOST_INTERRUPT_H
+#define TM_HOST_INTERRUPT_H
+
+#include "base/cancel.h"
+#include "lua/compat.h"
+
+/* Catch SIGINT for this state, and replace coroutine.resume and coroutine.wrap by ones
+ * that tell which coroutine runs. */
+void tm_interrupt_open(lua_State *L, tm_cancel *cancel);
+/* Lua code begins to run in L; and is over. */
+void tm_interrupt_begin(lua_State *L);
+void tm_interrupt_end(lua_State *L);
+/* The state goes: signals no longer touch it. */
+void tm_interrupt_close(void);
+
+#endif
