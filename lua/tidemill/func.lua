@@ -36,7 +36,14 @@ local function number_key(x)
 end
 
 -- Iterators are told apart by the structure and types of their elements.
-local function iterator_key(x) return "i" .. data.spec_key(x.element_spec) end
+local function iterator_key(x)
+  local key = rawget(x, "_spec_key")
+  if not key then
+    key = "i" .. data.spec_key(x.element_spec)
+    rawset(x, "_spec_key", key)
+  end
+  return key
+end
 
 local function leaf_key(x, path, flat)
   local t = type(x)

@@ -1,0 +1,129 @@
+---@meta tidemill.core
+--- What the C module offers, for language servers; never loaded.
+
+---@class tm.Tensor
+---@field shape integer[]  -1: not known while tracing
+---@field dtype string
+---@field rank integer
+---@field symbolic boolean  it belongs to an open trace
+---@operator add(any): tm.Tensor
+---@operator sub(any): tm.Tensor
+---@operator mul(any): tm.Tensor
+---@operator div(any): tm.Tensor
+---@operator mod(any): tm.Tensor
+---@operator pow(any): tm.Tensor
+---@operator unm: tm.Tensor
+local Tensor = {}
+
+--- Elements.
+---@return integer
+function Tensor:size() end
+
+--- The one element as a Lua value.
+---@return number|boolean|string
+function Tensor:item() end
+
+---@return table
+function Tensor:totable() end
+
+--- One entry an axis: { from, to, step }, {} for all, a position; positions count from 1.
+---@param ranges table
+---@return tm.Tensor
+function Tensor:slice(ranges) end
+
+---@param axis integer
+---@param first integer
+---@param length integer
+---@return tm.Tensor
+function Tensor:narrow(axis, first, length) end
+
+---@param axis integer
+---@param position integer
+---@return tm.Tensor
+function Tensor:select(axis, position) end
+
+---@class tm.core.Graph
+---@class tm.core.Program
+---@class tm.core.Trace
+---@class tm.core.Tape
+---@class tm.core.Dataset
+---@class tm.core.Iterator
+
+---@class tm.core
+---@field version string
+---@field ops table<string, function>      every op by its name, hidden ones too
+---@field methods table<string, function>  methods of tensors
+---@field hooks table<string, function>    Lua functions that C calls
+---@field Tensor table  metatable of tensors
+---@field Error table   metatable of error objects
+---@field data table<string, function>
+local core = {}
+
+---@param value any
+---@param dtype? string
+---@return tm.Tensor
+function core.tensor(value, dtype) end
+
+--- Anything that stands for a tensor, as a tensor.
+---@param x any
+---@param dtype? string  of numbers and lists of them
+---@return tm.Tensor
+function core.as_value(x, dtype) end
+
+---@return boolean
+function core.is_tensor(x) end
+
+--- Dtype and shape as a short text.
+---@param x tm.Tensor
+---@return string
+function core.typekey(x) end
+
+---@param name string
+---@return { sig: string, help: string, usage: string, hidden: boolean, method: boolean }?
+function core.op_info(name) end
+
+--- A trace is open.
+---@return boolean
+function core.tracing() end
+
+---@param name string
+---@return tm.core.Trace
+function core.trace_begin(name) end
+
+---@param trace tm.core.Trace
+---@param dtype string
+---@param shape integer[]
+---@return tm.Tensor
+function core.trace_arg(trace, dtype, shape) end
+
+---@param trace tm.core.Trace
+---@param outputs tm.Tensor[]
+---@return tm.core.Graph
+function core.trace_end(trace, outputs) end
+
+---@param graph tm.core.Graph
+---@return tm.core.Graph
+function core.graph_optimize(graph) end
+
+---@param graph tm.core.Graph
+---@return tm.core.Program
+function core.program(graph) end
+
+---@param program tm.core.Program
+---@param args tm.Tensor[]
+---@return tm.Tensor ...
+function core.run(program, args) end
+
+---@param persistent boolean
+---@return tm.core.Tape
+function core.tape_begin(persistent) end
+
+---@param name string
+---@param dtype string
+---@param shape integer[]
+---@param init table|tm.Tensor  { kind, a, b, seed }, or the value
+---@return integer uid
+---@return userdata handle
+function core.variable(name, dtype, shape, init) end
+
+return core
