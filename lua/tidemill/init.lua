@@ -21,6 +21,7 @@ tm.data = require "tidemill.data"
 tm.Variable, tm.is_variable = variable.new, variable.is
 tm.func, tm.is_function = func.func, func.is
 tm.is_error = errors.is_error
+tm.help = require "tidemill.help"
 tm.version, tm.time = core.version, core.time
 
 --- tm.log(x) is the logarithm, tm.log.to("stderr" | "stdout" | path | nil, level) the log's sink.
