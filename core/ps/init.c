@@ -4,77 +4,15 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/philox.h"
+#include "kernel/random.h"
 
 /*
- * Design.  Element e of a variable draws from the Philox block (seed, INIT_STREAM, e)
- * of its own, or from further blocks of the same element when it is redrawn, so its
- * value depends on nothing but seed and e.  Values are computed in double and rounded
- * to the dtype.
- *
- *   uniform           word 0: a + (b - a) * u, u in [0, 1) with 24 bits (float32) or
- *                     words 0 and 1 with 53 bits (float64); integers: a + below(b - a)
- *   normal            Box-Muller (cosine branch) on words 0 and 1
- *   truncated_normal  the same on words (0, 1), (2, 3), then the next block ... until
- *                     it is within two standard deviations
+ * Design.  Element e of a variable is element e of the Philox stream (seed,
+ * INIT_STREAM) of kernel/random.h, so its value depends on nothing but seed and e.
+ * Types other than float32 and float64 are drawn as float64 in pieces and converted.
  */
-enum { INIT_REDRAWS = 64 };
+enum { INIT_PIECE = 256 };
 #define INIT_STREAM 0x696e6974ull /* "init" */
-
-static double init_normal_pair(uint32_t a, uint32_t b) {
-  double u = ((double)a + 0.5) * 0x1p-32; /* in (0, 1): the logarithm is finite */
-  double v = ((double)b + 0.5) * 0x1p-32;
-  return sqrt(-2 * log(u)) * cos(6.283185307179586476925286766559 * v);
-}
-
-static double init_normal(uint64_t seed, uint64_t e) {
-  uint32_t w[4];
-  tm_philox(seed, INIT_STREAM, e, w);
-  return init_normal_pair(w[0], w[1]);
-}
-
-/* Block k of element e; k = 0 is the one that normal uses. */
-static void init_block(uint64_t seed, uint64_t e, uint64_t k, uint32_t w[4]) {
-  tm_philox(seed, INIT_STREAM + (k << 32), e, w);
-}
-
-static double init_truncated(uint64_t seed, uint64_t e) {
-  for (uint64_t k = 0; k < INIT_REDRAWS; k++) {
-    uint32_t w[4];
-    init_block(seed, e, k, w);
-    for (int i = 0; i < 4; i += 2) {
-      double z = init_normal_pair(w[i], w[i + 1]);
-      if (fabs(z) <= 2.0) return z;
-    }
-  }
-  return 0.0; /* chance: 0.0455 ^ 128 */
-}
-
-static double init_unit(uint64_t seed, uint64_t e, tm_dtype t) {
-  uint32_t w[4];
-  tm_philox(seed, INIT_STREAM, e, w);
-  if (t != TM_F64) return (double)(w[0] >> 8) * 0x1p-24;
-  return (double)((((uint64_t)w[0] << 32) | w[1]) >> 11) * 0x1p-53;
-}
-
-static double init_value(const tm_init *in, int kind, uint64_t e, tm_dtype t) {
-  switch (kind) {
-    case 'u': {
-      double x = in->a + (in->b - in->a) * init_unit(in->seed, e, t);
-      return tm_dtype_is_float(t) ? x : floor(x);
-    }
-    case 'n':
-      return in->a + in->b * init_normal(in->seed, e);
-    case 't':
-      return in->a + in->b * init_truncated(in->seed, e);
-    case '1':
-      return 1.0;
-    case 'c':
-      return in->a;
-    default:
-      return 0.0;
-  }
-}
 
 static int init_kind(const char *kind) {
   static const struct {
@@ -88,31 +26,67 @@ static int init_kind(const char *kind) {
   return 0;
 }
 
-static void init_numbers(const tm_init *in, int kind, int64_t first, tm_view *dst) {
-  int64_t n = tm_view_count(dst);
-  /* By way of int64: a value out of the small type's range wraps. */
-#define FILL(E, C, WAY)                                                    \
-  case TM_##E:                                                             \
-    for (int64_t k = 0; k < n; k++)                                        \
-      ((C *)dst->data)[k] =                                                \
-          (C)(WAY)init_value(in, kind, (uint64_t)(first + k), dst->dtype); \
-    break;
+static void init_f32(const tm_init *in, int kind, uint64_t first, float *o, size_t n) {
+  float a = (float)in->a, b = (float)in->b;
+  if (kind == 'u') tm_k_random_uniform_f32(o, n, in->seed, INIT_STREAM, first, a, b);
+  if (kind == 'n') tm_k_random_normal_f32(o, n, in->seed, INIT_STREAM, first, a, b);
+  if (kind == 't') tm_k_random_truncated_f32(o, n, in->seed, INIT_STREAM, first, a, b);
+  float same = kind == '1' ? 1 : kind == 'c' ? a : 0;
+  if (!strchr("unt", kind))
+    for (size_t i = 0; i < n; i++) o[i] = same;
+}
+
+static void init_f64(const tm_init *in, int kind, uint64_t first, double *o, size_t n) {
+  double a = in->a, b = in->b;
+  if (kind == 'u') tm_k_random_uniform_f64(o, n, in->seed, INIT_STREAM, first, a, b);
+  if (kind == 'n') tm_k_random_normal_f64(o, n, in->seed, INIT_STREAM, first, a, b);
+  if (kind == 't') tm_k_random_truncated_f64(o, n, in->seed, INIT_STREAM, first, a, b);
+  double same = kind == '1' ? 1 : kind == 'c' ? a : 0;
+  if (!strchr("unt", kind))
+    for (size_t i = 0; i < n; i++) o[i] = same;
+}
+
+/* A drawn number as element i: truncated downwards for uniform integers, so that all of
+ * a..b-1 are as likely; a value out of the type's range wraps. */
+static void init_store(tm_view *dst, int64_t i, double x, int kind) {
+  int64_t whole = (int64_t)(kind == 'u' ? floor(x) : x);
   switch (dst->dtype) {
-    FILL(F32, float, double)
-    FILL(F64, double, double)
-    FILL(I32, int32_t, int64_t)
-    FILL(I64, int64_t, int64_t)
-    FILL(U8, uint8_t, int64_t)
+    case TM_I32:
+      ((int32_t *)dst->data)[i] = (int32_t)whole;
+      return;
+    case TM_I64:
+      ((int64_t *)dst->data)[i] = whole;
+      return;
+    case TM_U8:
+      ((uint8_t *)dst->data)[i] = (uint8_t)whole;
+      return;
     case TM_BOOL:
-      for (int64_t k = 0; k < n; k++)
-        ((uint8_t *)dst->data)[k] =
-            fabs(init_value(in, kind, (uint64_t)(first + k), TM_F32)) > 0.0;
-      break;
+      ((uint8_t *)dst->data)[i] = fabs(x) > 0;
+      return;
+    case TM_F32:
+    case TM_F64:
     case TM_STRING:
     case TM_DTYPE_NONE:
-      break;
+      return;
   }
-#undef FILL
+}
+
+static void init_numbers(const tm_init *in, int kind, int64_t first, tm_view *dst) {
+  int64_t n = tm_view_count(dst);
+  if (dst->dtype == TM_F32) {
+    init_f32(in, kind, (uint64_t)first, dst->data, (size_t)n);
+    return;
+  }
+  if (dst->dtype == TM_F64) {
+    init_f64(in, kind, (uint64_t)first, dst->data, (size_t)n);
+    return;
+  }
+  double piece[INIT_PIECE];
+  for (int64_t at = 0; at < n; at += INIT_PIECE) {
+    int64_t m = n - at < INIT_PIECE ? n - at : INIT_PIECE;
+    init_f64(in, kind, (uint64_t)(first + at), piece, (size_t)m);
+    for (int64_t i = 0; i < m; i++) init_store(dst, at + i, piece[i], kind);
+  }
 }
 
 static tm_status init_copy(const tm_init *in, tm_view *dst, tm_err *err) {
