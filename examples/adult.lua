@@ -8,7 +8,8 @@
 local tm = require "tidemill"
 
 local seed = tonumber(arg and arg[1]) or 1
-local EPOCHS, BATCH = 5, 128
+local EPOCHS, BATCH, ROWS = 6, 128, 32561
+local steps = math.ceil(ROWS / BATCH) -- of an epoch
 local folder = (arg and arg[0] or "examples/adult.lua"):match "^(.*)/[^/]*$" or "."
 
 tm.random.set_seed(seed)
@@ -94,7 +95,9 @@ strategy:scope(function()
   end
   local logit = wide + tm.layers.Dense { units = 1 }(deep)
   model = tm.Model { inputs = { word_ids, numbers }, outputs = tm.layers.Activation "sigmoid"(logit) }
-  optimizer = tm.optimizers.Adam { learning_rate = 0.001 }
+  -- The rate falls to nothing, so the model does not depend on the order of the last steps.
+  local rate = tm.optimizers.schedules.CosineDecay { initial_learning_rate = 0.001, decay_steps = EPOCHS * steps }
+  optimizer = tm.optimizers.Adam { learning_rate = rate }
   mean_loss, accuracy = tm.metrics.Mean(), tm.metrics.BinaryAccuracy()
 end)
 
@@ -115,10 +118,9 @@ end)
 
 local coordinator = tm.distribute.ClusterCoordinator(strategy)
 local iterator = coordinator:create_per_worker_dataset(function()
-  return train:shuffle(32561):rep():batch(BATCH):map(encode):prefetch(2)
+  return train:shuffle(ROWS):rep():batch(BATCH):map(encode):prefetch(2)
 end):iterator()
 
-local steps = math.ceil(32561 / BATCH)
 for epoch = 1, EPOCHS do
   mean_loss:reset_states()
   accuracy:reset_states()
