@@ -20,7 +20,7 @@
  * Invariants:
  *   (1) A closure is queued, or in the `out` table of one worker, or finished.
  *   (2) While `failed` is set nothing is queued and nothing is dispatched; it is raised
- *       when no closure is out, once, and cleared.
+ *       when no closure is out, once, and cleared.  After `lost` it is never cleared.
  *   (3) links' submit, cancel and add functions neither block nor call back.
  *   (4) outstanding closures of a worker <= window <= COORD_WINDOW_MAX.
  */
@@ -51,8 +51,8 @@ struct tm_coordinator {
   uint64_t next_id;
   uint64_t iterators; /* made so far */
   int64_t running;
-  bool failed;
-  tm_err failure;
+  bool failed, lost;
+  tm_err failure, lost_why;
   int32_t nworker;
   coord_worker *worker;
   tm_coordinator_options opt;
@@ -346,7 +346,8 @@ static tm_status coord_raise(tm_coordinator *c, int64_t deadline_ns, tm_cancel *
   }
   tm_status s = c->failure.code;
   if (err) *err = c->failure;
-  c->failed = false;
+  c->failed = c->lost;
+  c->failure = c->lost_why;
   return s;
 }
 
@@ -457,6 +458,16 @@ tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err) {
   *done = coord_idle(c);
   pthread_mutex_unlock(&c->mu);
   return s;
+}
+
+void tm_coordinator_lose(tm_coordinator *c, const tm_err *why) {
+  pthread_mutex_lock(&c->mu);
+  if (!c->lost) {
+    c->lost = true;
+    c->lost_why = *why;
+    coord_fail(c, why);
+  }
+  pthread_mutex_unlock(&c->mu);
 }
 
 /* --- resources, variables, counters --- */

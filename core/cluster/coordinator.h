@@ -4,7 +4,7 @@
  * schedule puts a closure into a bounded queue and returns a remote value at once;
  * the dispatcher hands closures out in order, several in a message, to workers with
  * room.  First error wins: what is queued is cancelled, what runs is stopped and
- * awaited, the error is raised once.
+ * awaited, the error is raised once (the loss of a ps each time).
  *
  * Ownership: the coordinator owns its links.  Remote values are refcounted.
  * Threads:   schedule, join, done, fetch may be called from any thread; completions
@@ -54,6 +54,10 @@ TM_CHECKED tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns,
                                          tm_cancel *cancel, tm_err *err);
 /* *done: nothing queued, nothing running. Raises a pending error. */
 TM_CHECKED tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err);
+
+/* What all need (a ps) is gone for good: what runs and waits fails with `why`, and so
+ * does every later schedule, join and done. */
+void tm_coordinator_lose(tm_coordinator *c, const tm_err *why);
 
 /* Resources on every worker (iterators); made again on a worker that comes back. */
 TM_CHECKED tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid,

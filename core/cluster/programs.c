@@ -15,6 +15,7 @@ struct tm_program_slot {
   int32_t nspare, taken;
   bool late_next;
   uint64_t used; /* tick of the last use */
+  int64_t cost;  /* ns; 0: not known yet */
 };
 
 struct tm_programs {
@@ -134,3 +135,9 @@ void tm_programs_give_step(tm_programs *p, tm_program_slot *s, tm_step *st) {
 }
 
 bool tm_programs_late_next(const tm_program_slot *s) { return s->late_next; }
+
+int64_t tm_programs_cost(const tm_program_slot *s) {
+  return s->cost ? s->cost : INT64_MAX / 2;
+}
+
+void tm_programs_took(tm_program_slot *s, int64_t ns) { s->cost = ns > 0 ? ns : 1; }

@@ -27,5 +27,8 @@ void tm_programs_give_step(tm_programs *p, tm_program_slot *s, tm_step *st);
 /* May call `next` outside its fetch stage (in a branch or loop): nothing may be
  * fetched ahead while it runs. */
 bool tm_programs_late_next(const tm_program_slot *s);
+/* How long the function took last time (huge before the first), as took noted it. */
+int64_t tm_programs_cost(const tm_program_slot *s);
+void tm_programs_took(tm_program_slot *s, int64_t ns);
 
 #endif

@@ -298,8 +298,5 @@ tm_status tm_remote_ps(const tm_remote_options *opt, const tm_conn_events *event
   snprintf(task, sizeof task, "/job:ps/task:%d", opt->start.index);
   TM_TRY(remote_dial(opt, task, &ch, err));
   tm_conn_limits lim = remote_limits(opt);
-  /* A ps that makes a large shard may be silent for long; whoever waits for it says
-   * when that is too long. */
-  lim.silence_ns = 0;
   return tm_netloop_adopt(opt->loop, ch, &lim, events, user, out, err);
 }

@@ -90,8 +90,10 @@ static tm_status session_tell_workers(tm_session *s, tm_var_info *v, tm_err *err
 
 tm_status tm_session_create(tm_session *s, tm_var_info *info, const tm_init *init,
                             tm_tensor *const *piece, tm_err *err) {
+  if (s->excuse) s->excuse(s, true);
   tm_status st = piece ? tm_vars_create_pieces(s->vars, info, piece, err)
                        : tm_vars_create(s->vars, info, init, err);
+  if (s->excuse) s->excuse(s, false);
   return st ? st : session_tell_workers(s, info, err);
 }
 
@@ -108,10 +110,12 @@ tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
   TM_TRY(tm_coordinator_new(&opt, s->link, s->nworker, out, err));
   memset(s->link, 0, (size_t)s->nworker * sizeof(tm_worker_link *));
   s->coordinator = *out;
+  if (s->watch) s->watch(s, *out);
   return TM_OK;
 }
 
 void tm_session_coordinator_close(tm_session *s) {
+  if (s->watch) s->watch(s, NULL);
   tm_coordinator_free(s->coordinator);
   s->coordinator = NULL;
 }

@@ -19,6 +19,10 @@ struct tm_session {
    * the coordinator's thread, so it uses clients of its own. */
   tm_status (*refuse)(tm_session *s, int32_t index, tm_err *err);
   struct session_remote *remote; /* of a cluster of other processes */
+  /* While on, ps may be silent for long: they make large shards. */
+  void (*excuse)(tm_session *s, bool on);
+  /* The coordinator to tell when a ps is lost; NULL: none any more. */
+  void (*watch)(tm_session *s, tm_coordinator *c);
   void (*stop_tasks)(tm_session *s);
   void (*stop_remote)(tm_session *s); /* after links and clients were closed */
 };

@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,13 +15,27 @@
  * then reached by a data connection; then the workers are started, which connect to
  * the ps themselves.
  *
- * The control connection to a ps is only watched: that a ps died is seen by whoever
- * talks to it.
+ * The control connection to a ps is only watched: when it is lost, so is the cluster.
+ * The coordinator is told, and the chief's own requests to that ps end.
+ *
+ * Invariant: a ps's `lost` is set once and never reset; `coordinator` and `why` are
+ * guarded by mu, which is held while the coordinator is told, so that it lives.
  */
+typedef struct session_ps {
+  struct session_remote *owner;
+  int32_t index;
+  tm_conn *control;
+  tm_cancel lost;
+} session_ps;
+
 typedef struct session_remote {
   tm_netloop *loop;
   int32_t nps, ntask;
-  tm_conn **control;
+  session_ps *ps;
+  pthread_mutex_t mu;
+  tm_coordinator *coordinator;
+  bool closing;
+  tm_err why;           /* of the first ps that was lost; code TM_OK: none */
   char (*address)[280]; /* ntask: of the ps, then of the workers */
   tm_hello self;
   int64_t silence_ns, connect_ns;
@@ -32,12 +47,44 @@ static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
   (void)m;
 }
 
+static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
+  session_ps *p = tm_conn_user(c);
+  session_remote *r = p->owner;
+  (void)ud;
+  tm_cancel_set(&p->lost);
+  pthread_mutex_lock(&r->mu);
+  if (r->why.code == TM_OK && !r->closing) {
+    tm_fail(&r->why, TM_EUNAVAILABLE, "/job:ps/task:%d is lost: %s", p->index,
+            why->msg);
+    snprintf(r->why.task, sizeof r->why.task, "/job:ps/task:%d", p->index);
+    if (r->coordinator) tm_coordinator_lose(r->coordinator, &r->why);
+  }
+  pthread_mutex_unlock(&r->mu);
+}
+
+static void session_excuse(tm_session *s, bool on) {
+  session_remote *r = s->remote;
+  for (int32_t i = 0; i < r->nps; i++) tm_conn_excuse(r->ps[i].control, on);
+}
+
+static void session_watch(tm_session *s, tm_coordinator *c) {
+  session_remote *r = s->remote;
+  pthread_mutex_lock(&r->mu);
+  r->coordinator = c;
+  if (c && r->why.code != TM_OK) tm_coordinator_lose(c, &r->why);
+  pthread_mutex_unlock(&r->mu);
+}
+
 static void session_stop_remote(tm_session *s) {
   session_remote *r = s->remote;
   if (!r) return;
+  pthread_mutex_lock(&r->mu);
+  r->closing = true;
+  pthread_mutex_unlock(&r->mu);
   tm_netloop_free(r->loop);
-  for (int32_t i = 0; r->control && i < r->nps; i++) tm_conn_unref(r->control[i]);
-  tm_free(r->control, (size_t)r->nps * sizeof *r->control);
+  for (int32_t i = 0; r->ps && i < r->nps; i++) tm_conn_unref(r->ps[i].control);
+  tm_free(r->ps, (size_t)r->nps * sizeof *r->ps);
+  pthread_mutex_destroy(&r->mu);
   tm_free(r->address, (size_t)r->ntask * sizeof *r->address);
   tm_free(r, sizeof *r);
   s->remote = NULL;
@@ -59,7 +106,7 @@ static void session_stop_tasks(tm_session *s) {
   }
 }
 
-static tm_status remote_data(const session_remote *r, int32_t i, bool retry,
+static tm_status remote_data(session_remote *r, int32_t i, bool retry,
                              tm_ps_client **out, tm_err *err) {
   char task[48];
   snprintf(task, sizeof task, "/job:ps/task:%d", i);
@@ -69,7 +116,8 @@ static tm_status remote_data(const session_remote *r, int32_t i, bool retry,
                           .connect_timeout_ns = r->connect_ns,
                           .silence_ns = r->silence_ns,
                           .spin_ns = -1,
-                          .retry = retry};
+                          .retry = retry,
+                          .lost = &r->ps[i].lost};
   return tm_ps_client_remote(&o, out, err);
 }
 
@@ -117,12 +165,17 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   s->stop_remote = session_stop_remote;
   s->stop_tasks = session_stop_tasks;
   s->refuse = session_refuse_remote;
+  s->watch = session_watch;
+  s->excuse = session_excuse;
+  tm_err_clear(&r->why);
+  pthread_mutex_init(&r->mu, NULL);
   r->nps = o->nps;
-  r->control = tm_calloc((size_t)o->nps, sizeof *r->control);
+  r->ps = tm_calloc((size_t)o->nps, sizeof *r->ps);
   r->ntask = o->nps + o->nworker;
   r->address = tm_calloc((size_t)r->ntask, sizeof *r->address);
-  if (!r->control || !r->address || tm_netloop_new(1, &r->loop))
+  if (!r->ps || !r->address || tm_netloop_new(1, &r->loop))
     return tm_nomem(err, "a session");
+  for (int32_t i = 0; i < r->nps; i++) r->ps[i] = (session_ps){.owner = r, .index = i};
   for (int32_t i = 0; i < r->ntask; i++)
     snprintf(r->address[i], sizeof r->address[i], "%s",
              i < o->nps ? o->ps_address[i] : o->worker_address[i - o->nps]);
@@ -141,12 +194,13 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
 
 tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
                                   tm_err *err) {
-  static const tm_conn_events events = {NULL, remote_ps_message, NULL, NULL};
+  static const tm_conn_events events = {NULL, remote_ps_message, remote_ps_closed,
+                                        NULL};
   TM_TRY(remote_make(s, o, err));
   session_remote *r = s->remote;
   for (int32_t i = 0; i < o->nps; i++) {
     tm_remote_options ro = remote_options(r, o, i, r->address[i]);
-    TM_TRY(tm_remote_ps(&ro, &events, NULL, &r->control[i], err));
+    TM_TRY(tm_remote_ps(&ro, &events, &r->ps[i], &r->ps[i].control, err));
     TM_TRY(remote_data(r, i, true, &s->ps[i], err));
   }
   for (int32_t i = 0; i < o->nworker; i++) {

@@ -1,6 +1,7 @@
 #include "cluster/vars_split.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -384,6 +385,24 @@ static tm_status split_update(tm_vars *v, const tm_update *up, tm_err *err) {
 
 /* --- the whole exchange --- */
 
+/* The op that a failure is about: the user's, where it asked for this. */
+static tm_status split_name(tm_err *err, tm_status s, const char *op) {
+  if (err && !err->op[0]) snprintf(err->op, sizeof err->op, "%s", op);
+  return s;
+}
+
+static const char *split_read_op(tm_read_kind kind) {
+  return kind == TM_READ_ROWS   ? "gather_variable"
+         : kind == TM_READ_SLOT ? "read_slot"
+                                : "read_variable";
+}
+
+static const char *split_update_op(tm_update_kind kind) {
+  if (kind <= TM_UP_SUB) return "assign_variable";
+  if (kind <= TM_UP_SCATTER_SUB) return "scatter_variable";
+  return kind == TM_UP_APPLY ? "apply_optimizer" : "apply_optimizer_rows";
+}
+
 tm_status tm_vars_split(tm_vars *v, const tm_update *up, int32_t nup, tm_read *rd,
                         int32_t nrd, tm_err *err) {
   tm_vars_scratch *sc = v->scratch;
@@ -391,8 +410,14 @@ tm_status tm_vars_split(tm_vars *v, const tm_update *up, int32_t nup, tm_read *r
   sc->repeats = NULL;
   sc->wholes = NULL;
   for (int32_t i = 0; i < nrd; i++) rd[i].out = NULL;
-  for (int32_t i = 0; i < nup; i++) TM_TRY(split_update(v, &up[i], err));
-  for (int32_t i = 0; i < nrd; i++) TM_TRY(split_read(v, &rd[i], err));
+  for (int32_t i = 0; i < nup; i++) {
+    tm_status s = split_update(v, &up[i], err);
+    if (s) return split_name(err, s, split_update_op(up[i].kind));
+  }
+  for (int32_t i = 0; i < nrd; i++) {
+    tm_status s = split_read(v, &rd[i], err);
+    if (s) return split_name(err, s, split_read_op(rd[i].kind));
+  }
   return TM_OK;
 }
 

@@ -118,6 +118,7 @@ static tm_status worker_take_outputs(worker *w, worker_run *r, tm_err *err) {
   return TM_OK;
 }
 
+/* An error is told at once: what is queued need not run. */
 static void worker_complete(worker *w, worker_run *r, tm_status s, tm_err *err) {
   tm_err late;
   worker_say(w, &r->c, &r->count, s, err);
@@ -132,7 +133,16 @@ static void worker_complete(worker *w, worker_run *r, tm_status s, tm_err *err) 
   if (r->step) tm_programs_give_step(w->programs, r->slot, r->step);
   worker_closure_release(&r->c);
   memset(r, 0, sizeof *r);
-  if (w->ndone == WORKER_BATCH || tm_now_ns() - w->oldest_ns > WORKER_FLUSH_NS)
+  if ((s && s != TM_ECANCELLED) || w->ndone == WORKER_BATCH ||
+      tm_now_ns() - w->oldest_ns > WORKER_FLUSH_NS)
+    worker_flush(w);
+}
+
+/* Completions do not wait for a closure that takes long, or when none follows. */
+static void worker_flush_before(worker *w, const worker_run *next) {
+  if (w->ndone == 0) return;
+  int64_t cost = next && next->slot ? tm_programs_cost(next->slot) : WORKER_FLUSH_NS;
+  if (cost >= WORKER_FLUSH_NS || tm_now_ns() - w->oldest_ns + cost > WORKER_FLUSH_NS)
     worker_flush(w);
 }
 
@@ -327,18 +337,38 @@ static bool worker_may_look_ahead(const worker_run *next) {
   return !next || !next->slot || !tm_programs_late_next(next->slot);
 }
 
+/* What cannot be asked for (a bad id) is the fault of one closure: ask for each part by
+ * itself, so that the other's stands. */
+static void worker_exchange_apart(worker *w, worker_run *pend, worker_parts *p) {
+  tm_status us, rs;
+  tm_err err;
+  worker_token(w, pend);
+  p->us = w->vars->state.exchange(&w->vars->state, p->up, p->nup, NULL, 0, &p->up_err);
+  tm_err_clear(&err);
+  rs = tm_vars_begin(w->vars, NULL, 0, p->rd, p->nrd, &err);
+  if (rs == TM_OK && tm_vars_wait(w->vars, &us, &rs, &err) == TM_OK) return;
+  p->rs = rs;
+  p->rd_err = err;
+}
+
 /* UPDATE(pend) and READ(next) in one exchange; *ahead is fetched meanwhile. */
 static void worker_exchange(worker *w, worker_run *pend, worker_run *next,
                             worker_run **ahead, worker_parts *p) {
   worker_gather(pend, next, p);
   bool any = p->nup + p->nrd > 0;
   tm_status sent = TM_OK;
+  uint32_t turn = pend ? pend->turn : 0;
   if (any) {
     worker_token(w, pend ? pend : next);
     sent = tm_vars_begin(w->vars, p->up, p->nup, p->rd, p->nrd, &p->up_err);
   }
   if (worker_may_look_ahead(next)) *ahead = worker_ahead(w, false);
   if (!any) return;
+  if (sent && p->nup && p->nrd && w->vars->token.turn == turn) {
+    tm_err_clear(&p->up_err); /* nothing went out yet */
+    worker_exchange_apart(w, pend, p);
+    return;
+  }
   if (sent) {
     worker_parts_fail(p, sent, sent);
     return;
@@ -355,12 +385,19 @@ static void worker_turn(worker *w, worker_run **pend_at, worker_run **next_at) {
     worker_turn_back(w, pend, next);
     return;
   }
+  worker_flush_before(w, next);
   tm_vars_counters before = w->vars->count;
+  int64_t start = tm_now_ns();
   worker_exchange(w, pend, next, &ahead, &p);
   if (pend) worker_count(&pend->count, &before, &w->vars->count, true, false);
   if (next) worker_count(&next->count, &before, &w->vars->count, false, true);
   if (pend) worker_complete(w, pend, p.us, &p.up_err);
-  if (next) *pend_at = worker_compute(w, next, p.rs, &p.rd_err);
+  if (next) {
+    tm_program_slot *slot = next->slot;
+    worker_flush_before(w, next);
+    *pend_at = worker_compute(w, next, p.rs, &p.rd_err);
+    if (slot) tm_programs_took(slot, tm_now_ns() - start);
+  }
   *next_at = ahead;
 }
 

@@ -317,6 +317,10 @@ static tm_status infer_worker(tm_infer *c) {
 }
 
 static tm_status kernel_worker(tm_kctx *c) {
+  if (c->env->worker < 0)
+    return tm_fail(c->err, TM_EPRECOND,
+                   "there is no worker here: current_worker_index is for scheduled "
+                   "functions and dataset functions");
   *(int64_t *)c->out[0].data = c->env->worker;
   return TM_OK;
 }

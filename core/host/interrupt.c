@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "lua/error.h"
 
 /*
@@ -18,9 +19,11 @@
 static lua_State *volatile interrupt_running;
 static tm_cancel *volatile interrupt_cancel;
 static volatile sig_atomic_t interrupt_hits;
-static bool interrupt_raised; /* since begin; of the Lua thread */
+static int64_t interrupt_last; /* of the handler alone */
+static bool interrupt_raised;  /* since begin; of the Lua thread */
 
 enum { INTERRUPT_AGAIN = 1000 }; /* instructions until it is raised once more */
+#define INTERRUPT_ECHO_NS 200000000
 
 static void interrupt_raise(lua_State *L, lua_Debug *ar) {
   (void)ar;
@@ -37,6 +40,10 @@ static void interrupt_arm(lua_State *L) {
 
 static void interrupt_on_int(int sig) {
   (void)sig;
+  int64_t now = tm_now_ns(), since = now - interrupt_last;
+  interrupt_last = now;
+  /* A terminal tells the whole group, and a launcher passes it on: one Ctrl-C. */
+  if (interrupt_hits && since < INTERRUPT_ECHO_NS) return;
   if (interrupt_hits++ > 0) _exit(130);
   if (interrupt_cancel) tm_cancel_set(interrupt_cancel);
   if (interrupt_running) interrupt_arm(interrupt_running);

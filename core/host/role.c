@@ -24,6 +24,8 @@ static void role_catch(void) {
   memset(&sa, 0, sizeof sa);
   sa.sa_handler = role_on_signal;
   sigaction(SIGTERM, &sa, NULL);
+  /* Under a launcher Ctrl-C is the chief's; it may still want its cluster. */
+  if (getenv("TM_LAUNCHER")) sa.sa_handler = SIG_IGN;
   sigaction(SIGINT, &sa, NULL);
   signal(SIGPIPE, SIG_IGN);
 }

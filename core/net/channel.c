@@ -33,7 +33,7 @@ struct tm_channel {
   bool is_unix, broken;
   int64_t silence, spin;
   uint64_t max_payload;
-  tm_cancel *cancel;
+  tm_cancel *cancel, *lost;
   tm_hello peer;
   char address[280], task[48];
   tm_buf meta; /* of the current frame */
@@ -75,8 +75,9 @@ static tm_status channel_sleep(tm_channel *ch, short events, int64_t deadline,
       return tm_fail(err, TM_ECANCELLED, "the wait for %s was cancelled",
                      channel_name(ch));
     }
-    /* With a cancel flag look at it now and then. */
-    int64_t ms = ch->cancel ? 50 : 1000;
+    if (tm_cancelled(ch->lost)) return channel_lost(ch, "the task is lost", err);
+    /* With a flag look at it now and then. */
+    int64_t ms = ch->cancel || ch->lost ? 50 : 1000;
     if (ch->silence > 0) {
       int64_t left = deadline - tm_now_ns();
       if (left <= 0)
@@ -311,6 +312,7 @@ static tm_status channel_open(const tm_channel_options *opt, tm_channel **out,
   ch->meta.max = TM_FRAME_MAX_META;
   ch->max_payload = opt->max_payload ? opt->max_payload : CHANNEL_MAX_PAYLOAD;
   ch->cancel = opt->cancel;
+  ch->lost = opt->lost;
   ch->spin = opt->spin_ns;
   if (ch->spin < 0) ch->spin = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? CHANNEL_SPIN_NS : 0;
   strncpy(ch->address, opt->address, sizeof ch->address - 1);

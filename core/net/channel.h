@@ -36,6 +36,7 @@ typedef struct tm_channel_options {
   bool no_unix;
   bool retry;        /* until connect_timeout while nobody listens there (yet) */
   tm_cancel *cancel; /* may be NULL */
+  tm_cancel *lost;   /* may be NULL: set when the peer is known to be gone */
 } tm_channel_options;
 
 /* Connect and say hello. */

@@ -34,8 +34,14 @@ tm_status tm_conn_make(int fd, tm_conn **out) {
   c->born = tm_now_ns();
   atomic_init(&c->last_in, c->born);
   atomic_init(&c->last_out, c->born);
+  atomic_init(&c->excused, false);
   *out = c;
   return TM_OK;
+}
+
+void tm_conn_excuse(tm_conn *c, bool on) {
+  atomic_store(&c->last_in, tm_now_ns());
+  atomic_store(&c->excused, on);
 }
 
 tm_conn *tm_conn_ref(tm_conn *c) {

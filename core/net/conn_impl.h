@@ -43,6 +43,7 @@ struct tm_conn {
   uint8_t *pay;    /* NULL: no payload is coming */
   uint64_t pay_at; /* bytes of it that came */
   atomic_llong last_in, last_out;
+  atomic_bool excused; /* its silence is not counted */
   int64_t born;
 
   /* out */

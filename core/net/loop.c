@@ -235,7 +235,7 @@ static void loop_tick(uv_timer_t *h) {
   t->ticked = now;
   for (tm_conn *c = t->conns, *next; c; c = next) {
     next = c->next;
-    if (late) atomic_store(&c->last_in, now);
+    if (late || atomic_load(&c->excused)) atomic_store(&c->last_in, now);
     loop_check(c, now, late);
   }
 }

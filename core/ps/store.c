@@ -294,11 +294,24 @@ static tm_status store_check_read(tm_shard *sh, const tm_ps_read *rd, tm_err *er
 
 /* --- the two halves --- */
 
+/* The op that asked for what failed. */
+static tm_status store_name_op(tm_ps_request *rq, tm_status st, const char *op) {
+  if (!rq->err.op[0]) strncpy(rq->err.op, op, sizeof rq->err.op - 1);
+  return st;
+}
+
+static const char *store_update_op(tm_ps_up_kind kind) {
+  if (kind >= TM_PS_APPLY)
+    return kind == TM_PS_APPLY ? "apply_optimizer" : "apply_optimizer_rows";
+  return store_is_rows(kind) ? "scatter_variable" : "assign_variable";
+}
+
 static tm_status store_plan_updates(tm_store *s, tm_ps_request *rq, store_plan *p) {
   for (int32_t i = 0; i < rq->nup; i++) {
     const tm_ps_update *up = &rq->up[i];
-    TM_TRY(store_plan_add(s, p, up->uid, up->shard, &rq->err));
-    TM_TRY(store_check_update(p->sh[i], up, &rq->err));
+    tm_status st = store_plan_add(s, p, up->uid, up->shard, &rq->err);
+    if (st == TM_OK) st = store_check_update(p->sh[i], up, &rq->err);
+    if (st) return store_name_op(rq, st, store_update_op(up->kind));
     if (!store_is_rows(up->kind)) store_plan_lock(p, p->sh[i]);
   }
   return TM_OK;
@@ -335,8 +348,13 @@ static tm_status store_updates(tm_store *s, tm_ps_request *rq) {
 static tm_status store_plan_reads(tm_store *s, tm_ps_request *rq, store_plan *p) {
   for (int32_t i = 0; i < rq->nrd; i++) {
     const tm_ps_read *rd = &rq->rd[i];
-    TM_TRY(store_plan_add(s, p, rd->uid, rd->shard, &rq->err));
-    TM_TRY(store_check_read(p->sh[i], rd, &rq->err));
+    tm_status st = store_plan_add(s, p, rd->uid, rd->shard, &rq->err);
+    if (st == TM_OK) st = store_check_read(p->sh[i], rd, &rq->err);
+    if (st)
+      return store_name_op(rq, st,
+                           rd->kind == TM_PS_ROWS   ? "gather_variable"
+                           : rd->kind == TM_PS_SLOT ? "read_slot"
+                                                    : "read_variable");
     if (rd->kind != TM_PS_ROWS) store_plan_lock(p, p->sh[i]);
   }
   return TM_OK;

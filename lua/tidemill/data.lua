@@ -315,7 +315,7 @@ end
 
 --- What describes a dataset: a function is called here, eagerly.
 function M.describe(fn)
-  local ds = trace.eagerly(fn)
+  local ds = trace.describe(fn)
   return check("the dataset function", ds)
 end
 

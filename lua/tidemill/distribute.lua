@@ -3,6 +3,7 @@
 local cluster_spec = require "tidemill.distribute.cluster_spec"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local trace = require "tidemill.trace"
 local resolvers = require "tidemill.distribute.resolvers"
 local strategies = require "tidemill.distribute.strategy"
 
@@ -14,6 +15,7 @@ local M = {
   resolver = resolvers.resolver,
   local_cluster = resolvers.local_cluster,
   ParameterServerStrategy = strategies.new,
+  ShardedVariable = require("tidemill.distribute.sharded").new,
   Server = require("tidemill.distribute.server").new,
 }
 
@@ -24,6 +26,28 @@ function M.ClusterCoordinator(strategy, opts)
       type(strategy))
   end
   return strategy:_get_coordinator(opts)
+end
+
+--- Stands for the index of the worker in a dataset function, where nothing is traced.
+local WorkerIndex = { __name = "tm.WorkerIndex", __tm_worker_index = true, dtype = "int64", shape = {} }
+WorkerIndex.__index = WorkerIndex
+function WorkerIndex.__tm_tensor()
+  if not core.tracing() then
+    errors.raise("failed_precondition", "current_worker_index() is known on the workers only: use it in shard, or "
+      .. "inside of map, filter and the like")
+  end
+  return core.ops.worker_index()
+end
+for _, name in ipairs { "add", "sub", "mul", "div", "mod", "pow" } do
+  WorkerIndex["__" .. name] = function(a, b) return core.ops[name](a, b) end
+end
+
+--- Index of the worker, from 0, an int64 scalar: in scheduled functions and dataset functions.
+function M.current_worker_index()
+  if core.tracing() then return core.ops.worker_index() end
+  if trace.describing() then return setmetatable({}, WorkerIndex) end
+  return errors.raise("failed_precondition", "current_worker_index() is for scheduled functions and dataset "
+    .. "functions: there is no worker here")
 end
 
 --- A TCP port of this machine that nobody uses now.

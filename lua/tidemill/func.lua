@@ -54,7 +54,7 @@ local function leaf_key(x, path, flat)
     flat[#flat + 1] = x
     return "t" .. core.typekey(x)
   end
-  if variable.is(x) then return ("v%.0f.%d"):format(x._uid, x._shard or -1) end
+  if variable.is(x) then return variable.key(x) end
   local mt = getmetatable(x)
   if type(mt) == "table" and (mt.__tm_iterator or mt.__tm_per_worker) then
     flat[#flat + 1] = x
@@ -193,8 +193,9 @@ end
 
 --- For a coordinator: graph, flat inputs, and how to rebuild the results.
 function Function:_concrete(args)
-  args.n = args.n or #args
-  local c, flat = concrete(self, args)
+  local list = { n = args.n or #args }
+  for i = 1, list.n do list[i] = args[i] end
+  local c, flat = concrete(self, list)
   return { graph = c.graph, args = flat, rebuild = c.rebuild, handles = c.handles }
 end
 

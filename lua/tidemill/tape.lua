@@ -45,6 +45,17 @@ local function gradient_of(g, source)
   return g
 end
 
+--- A variable made of others: its gradient is theirs.
+local function is_container(x) return variable.is(x) and x._join_gradients ~= nil end
+
+local function sources_of(flat)
+  local list = {}
+  for i, x in ipairs(flat) do
+    for _, s in ipairs(is_container(x) and x.variables or { x }) do list[#list + 1] = source_of(s, i) end
+  end
+  return list
+end
+
 --- Gradients of sum(target) by each source, in the structure of the sources; nil where
 --- nothing connects them.
 function Tape:gradient(target, sources, opts)
@@ -52,8 +63,7 @@ function Tape:gradient(target, sources, opts)
   local tape = open(self)
   local one = not nest.is_nested(sources)
   local flat = one and { sources } or nest.flatten(sources)
-  local list = {}
-  for i, x in ipairs(flat) do list[i] = source_of(x, i) end
+  local list = sources_of(flat)
   local seed = o.output_gradients
   local total = target
   if nest.is_nested(target) then
@@ -63,12 +73,18 @@ function Tape:gradient(target, sources, opts)
   end
   local found = core.tape_gradient(tape, core.as_value(total), seed, list)
   if not self.persistent then self:close() end
-  if one then return gradient_of(found[1], sources) end
   local i = 0
-  local out = nest.map(function(x)
+  local function take(x)
+    if is_container(x) then
+      local parts = {}
+      for k, v in ipairs(x.variables) do parts[k] = take(v) end
+      return x:_join_gradients(parts)
+    end
     i = i + 1
     return gradient_of(found[i], x)
-  end, sources)
+  end
+  if one then return take(sources) end
+  local out = nest.map(take, sources)
   if sources[1] ~= nil then out.n = #sources end
   return out
 end

@@ -53,6 +53,24 @@ function M.eagerly(fn, ...)
 end
 core.eagerly = M.eagerly
 
+local describers = setmetatable({}, { __mode = "k" })
+
+--- Is the running coroutine inside a dataset function?
+function M.describing() return coroutines.find(describers) == true end
+
+--- fn(...) eagerly, as a dataset function.
+function M.describe(fn, ...)
+  local k = coroutines.key()
+  local before = describers[k]
+  describers[k] = true
+  local function done(ok, ...)
+    describers[k] = before
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return done(pcall(M.eagerly, fn, ...))
+end
+
 --- A graph of its own: body(trace) makes arguments and returns the list of outputs.
 --- `context` is what M.context gives meanwhile.
 function M.graph(name, body, context)

@@ -207,6 +207,10 @@ function local_scope:create_variable(spec)
 end
 
 local function check_trace()
+  if trace.describing() then
+    errors.raise("invalid_argument", "Creating variables in a dataset function is not allowed: make them before, "
+      .. "in strategy:scope")
+  end
   if not core.tracing() then return end
   local context = trace.context()
   if context and context.first then return end
@@ -269,6 +273,14 @@ function M.new(initial, given)
     if o.trainable == nil then spec.trainable = spec.dtype:find "float" ~= nil end
     return M.wrap(made, spec)
   end)
+end
+
+--- Text that tells variables apart: which, or which shard of it.
+function M.key(x)
+  if x._uid then return ("v%.0f.%d"):format(x._uid, x._shard or -1) end
+  local parts = {}
+  for k, v in ipairs(x.variables) do parts[k] = M.key(v) end
+  return "V(" .. table.concat(parts, ",") .. ")"
 end
 
 function M.is(x) return type(x) == "table" and rawget(getmetatable(x) or {}, "__tm_variable") == true end

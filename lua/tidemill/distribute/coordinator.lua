@@ -119,7 +119,7 @@ local function resolve(args, path)
   end
   if type(args) ~= "table" or getmetatable(args) ~= nil then return args end
   local out = {}
-  for k, v in pairs(args) do out[k] = resolve(v, path .. "[" .. tostring(k) .. "]") end
+  for k, v in pairs(args) do out[k] = resolve(v, nest.path(path, k)) end
   return out
 end
 

@@ -98,6 +98,9 @@ end
 local function new(resolver, opts)
   local o = options.read("ParameterServerStrategy", opts, known)
   later(o)
+  for _, name in ipairs { "heartbeat_interval", "heartbeat_timeout", "chief_timeout" } do
+    options.number("ParameterServerStrategy", name, o[name], 0)
+  end
   local p = o.variable_partitioner
   if p ~= nil and type(p) ~= "function" and not (getmetatable(p) or {}).__call then
     bad("variable_partitioner must be a partitioner or a function, got %s", type(p))
@@ -190,6 +193,10 @@ function Strategy:scope(fn, ...) return scopes.with(self, fn, ...) end
 
 --- Run fn; variables made in it go where v is, unpartitioned.
 function Strategy:colocate_with(v, fn, ...)
+  local home = type(v) == "table" and v.shards and v.shards[1]
+  if not home or home.ps < 0 then
+    bad("colocate_with takes a variable that lives on a ps, got %s", home and "one of the chief alone" or type(v))
+  end
   local before = self._colocate
   self._colocate = v
   local r = nest.pack(pcall(self.scope, self, fn, ...))

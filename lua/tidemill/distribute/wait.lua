@@ -61,12 +61,13 @@ function M.until_true(now, timeout, poll)
     if inside then
       slice = 0
     elseif #tasks > 0 then
+      turn() -- also when there is nothing to wait for, so that none starves
       slice = math.min(slice or SLICE, SLICE)
     end
     local r = poll(slice)
     if r then return r end
     if deadline and now() >= deadline then return nil end
-    if inside then coroutine.yield(WAIT) else turn() end
+    if inside then coroutine.yield(WAIT) end
   end
 end
 

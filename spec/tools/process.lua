@@ -1,0 +1,176 @@
+--- Processes for specs: start them, read what they print, signal and await them.
+--- Every process, and what it starts, carries TM_SPEC_RUN in its environment, so
+--- `leftovers` finds what was left behind.
+
+local system = require "system"
+
+local M = {}
+
+local build = os.getenv "TM_BUILD" or "build"
+M.tidemill = build .. "/tidemill"
+
+local started, made = {}, {}
+local base = os.getenv "TM_SPEC_BASE" or ("%d.%d"):format(math.floor(system.gettime() * 1e6), math.random(1e6))
+
+local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+local function slurp(path)
+  local f = io.open(path, "rb")
+  if not f then return nil end
+  local s = f:read "a"
+  f:close()
+  return s
+end
+
+--- Poll fn until it gives something true, for at most `seconds`.
+function M.eventually(seconds, fn)
+  local deadline = system.monotime() + seconds
+  while true do
+    local r = fn()
+    if r then return r end
+    if system.monotime() > deadline then return nil end
+    system.sleep(0.005)
+  end
+end
+
+function M.now() return system.monotime() end
+function M.sleep(seconds) system.sleep(seconds) end
+
+--- A directory of this spec's own; removed by cleanup.
+function M.dir()
+  local p = io.popen "mktemp -d"
+  local path = p:read "l"
+  p:close()
+  made[#made + 1] = path
+  return path
+end
+
+--- A script in a directory of its own; its path.
+function M.script(text)
+  local path = M.dir() .. "/script.lua"
+  local f = assert(io.open(path, "w"))
+  f:write(text)
+  f:close()
+  return path
+end
+
+local Process = {}
+Process.__index = Process
+
+--- Start a command (a list); env is added to the environment.
+function M.start(command, env)
+  local dir = M.dir()
+  local words = { "exec", "env", "-u", "TM_CONFIG", "-u", "TF_CONFIG", "TM_SPEC_RUN=" .. base }
+  for k, v in pairs(env or {}) do words[#words + 1] = quote(k .. "=" .. v) end
+  words[#words + 1] = "spec/tools/process.sh"
+  words[#words + 1] = dir
+  for _, w in ipairs(command) do words[#words + 1] = quote(w) end
+  local handle = io.popen(table.concat(words, " "))
+  local self = setmetatable({ handle = handle, dir = dir, pid = tonumber(handle:read "l") }, Process)
+  started[#started + 1] = self
+  return self
+end
+
+--- Start build/tidemill with these arguments.
+function M.run(args, env)
+  local command = { M.tidemill }
+  for _, a in ipairs(args) do command[#command + 1] = a end
+  return M.start(command, env)
+end
+
+function Process:out() return slurp(self.dir .. "/out") or "" end
+function Process:err() return slurp(self.dir .. "/err") or "" end
+
+--- Its exit status (128 + n after signal n); nil while it runs.
+function Process:status()
+  local s = slurp(self.dir .. "/status")
+  return s and tonumber(s)
+end
+
+--- Wait for its end; the status, or nil when it still runs after `seconds`.
+function Process:wait(seconds)
+  local s = M.eventually(seconds or 20, function() return self:status() end)
+  if s and self.handle then
+    self.handle:close()
+    self.handle = nil
+  end
+  return s
+end
+
+--- Wait until it has printed a text that matches; the match.
+function Process:says(pattern, seconds)
+  return M.eventually(seconds or 10, function() return (self:out() .. self:err()):match(pattern) end)
+end
+
+local function kill(signal, pid) os.execute(("env kill -s %s -- %d"):format(signal, pid)) end
+
+function Process:kill(signal)
+  if not self:status() then kill(signal or "KILL", self.pid) end
+end
+--- The same to its whole process group.
+function Process:kill_group(signal) kill(signal or "KILL", -self.pid) end
+
+--- pids that carry the mark of this spec, the supervising shells left out.
+function M.alive()
+  local list = {}
+  local p = io.popen("grep -lzs 'TM_SPEC_RUN=" .. base .. "' /proc/[0-9]*/environ")
+  for line in p:lines() do
+    local pid = line:match "%d+"
+    local command = (slurp("/proc/" .. pid .. "/cmdline") or ""):gsub("%z", " ")
+    local state = (slurp("/proc/" .. pid .. "/stat") or ""):match "%) (%a)"
+    if command ~= "" and state ~= "Z" and not command:find("process.sh", 1, true)
+      and not command:find("grep", 1, true) and not command:find("busted", 1, true) then
+      list[#list + 1] = { pid = tonumber(pid), command = command }
+    end
+  end
+  p:close()
+  return list
+end
+
+--- The pid of a task that a launcher started: "worker", 0.
+function M.task(job, index)
+  for _, p in ipairs(M.alive()) do
+    local config = (slurp("/proc/" .. p.pid .. "/environ") or ""):match "TM_CONFIG=([^%z]*)"
+    if config and config:find(('"task": {"type": "%s", "index": %d}'):format(job, index), 1, true) then
+      return p.pid
+    end
+  end
+end
+
+M.signal = kill
+
+--- Abstract Unix sockets of tasks at these ports.
+function M.sockets(ports)
+  local n, text = 0, slurp "/proc/net/unix" or ""
+  for _, port in ipairs(ports) do
+    for line in text:gmatch "[^\n]+" do
+      if line:find("@tidemill", 1, true) and line:find(":" .. port .. "$") then n = n + 1 end
+    end
+  end
+  return n
+end
+
+--- End what was started, remove what was made.  Gives what should not have been there any
+--- more: commands of processes that still lived though their starter had ended.
+function M.cleanup()
+  local left = {}
+  M.eventually(2, function()
+    left = {}
+    local mine = {}
+    for _, p in ipairs(started) do mine[p.pid] = not p:status() end
+    for _, p in ipairs(M.alive()) do
+      if not mine[p.pid] then left[#left + 1] = p.command end
+    end
+    return #left == 0
+  end)
+  for _, p in ipairs(M.alive()) do
+    kill("CONT", p.pid)
+    kill("KILL", p.pid)
+  end
+  for _, p in ipairs(started) do p:wait(5) end
+  for _, dir in ipairs(made) do os.execute("rm -rf " .. quote(dir)) end
+  started, made = {}, {}
+  return left
+end
+
+return M
