@@ -19,6 +19,7 @@
 #include <stdint.h>
 /* cmocka wants the above first. */
 #include <cmocka.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,8 @@
 /* ---- allocations that fail ---- */
 
 struct test_budget {
-  long left; /* allocations still let through; negative: all */
+  atomic_long left; /* allocations still let through; negative: all */
+  bool once;        /* only one fails, then all are let through again */
 };
 
 static inline void *test_flaky(void *ud, void *p, size_t old_size, size_t n) {
@@ -51,8 +53,12 @@ static inline void *test_flaky(void *ud, void *p, size_t old_size, size_t n) {
     free(p);
     return NULL;
   }
-  if (b->left == 0) return NULL;
-  if (b->left > 0) b->left--;
+  long left = atomic_load(&b->left);
+  while (left >= 0)
+    if (atomic_compare_exchange_weak(&b->left, &left, left || b->once ? left - 1 : 0)) {
+      if (left == 0) return NULL;
+      break;
+    }
   return realloc(p, n);
 }
 
@@ -66,7 +72,7 @@ static inline long test_torture(tm_status (*body)(void *ud), void *ud) {
   enum { MOST = 100000 };
   int64_t live = tm_mem_live();
   for (long n = 0; n < MOST; n++) {
-    struct test_budget budget = {n};
+    struct test_budget budget = {.left = n};
     tm_mem_hook(test_flaky, &budget);
     tm_status s = body(ud);
     tm_mem_hook(NULL, NULL);
