@@ -11,14 +11,17 @@
 static tm_status local_clients(tm_session *s, tm_ps_client **ps) {
   for (int32_t k = 0; k < s->nps; k++)
     if (tm_ps_client_local(s->store[k], &ps[k])) {
-      while (k-- > 0) ps[k]->close(ps[k]);
+      while (k-- > 0) {
+        ps[k]->close(ps[k]);
+        ps[k] = NULL;
+      }
       return TM_ENOMEM;
     }
   return TM_OK;
 }
 
 static tm_status local_vars(tm_session *s, tm_vars **out) {
-  tm_catalog *catalog;
+  tm_catalog *catalog = NULL;
   size_t bytes = (size_t)s->nps * sizeof(tm_ps_client *);
   tm_ps_client **ps = tm_malloc(bytes);
   if (!ps) return TM_ENOMEM;

@@ -163,7 +163,9 @@ static tm_status vars_exchange(tm_state *s, const tm_update *up, int32_t nup,
   tm_err local = {0};
   if (!err) err = &local;
   TM_TRY(tm_vars_begin(v, up, nup, rd, nrd, err));
-  return tm_vars_wait(v, &us, &rs, err);
+  tm_status st = tm_vars_wait(v, &us, &rs, err);
+  if (st) tm_vars_forget_reads(v); /* all or nothing, here */
+  return st;
 }
 
 static tm_status vars_next(tm_state *s, uint64_t iterator, tm_tensor **out, int32_t n,

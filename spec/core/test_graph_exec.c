@@ -75,7 +75,7 @@ static void a_warm_plan_allocates_only_results(void **state) {
     tm_update *up;
     int32_t n;
     bool done;
-    struct test_budget two = {2}; /* the result: a tensor and its storage */
+    struct test_budget two = {.left = 2}; /* the result: a tensor and its storage */
     if (i == 2) tm_mem_hook(test_flaky, &two);
     assert_ok(tm_step_begin(st, &arg, 1, &help_env, &err));
     assert_ok(tm_step_fetch(st, NULL, &err));
