@@ -214,7 +214,8 @@ check:
 	@$(RUN_TESTS) check
 
 #: make test-asan     ASan and UBSan: C tests and Lua specs (also test-tsan)
-#: make test-clang    built by clang (also test-ndebug, test-noclones, test-luajit)
+#: make test-clang    built by clang (also test-ndebug, test-noclones)
+#: make test-luajit   the specs under LuaJIT, which `make LUA=luajit` builds for
 #: make test-valgrind a part of the C tests under valgrind
 #: make fuzz          each parser under libFuzzer, FUZZ_SECONDS=60 each
 ALL_PARTS := test test-asan test-tsan test-noclones test-ndebug test-clang test-luajit \

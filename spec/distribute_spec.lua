@@ -570,7 +570,7 @@ describe("a sharded variable", function()
       assert.same(rows10(), v:read():totable())
       assert.equal(90, (v + 1)[10]:totable()[2] - 1)
       assert.equal(45 * 11, tm.reduce_sum(v):item())
-      assert.equal(10, #v)
+      if _VERSION ~= "Lua 5.1" then assert.equal(10, #v) end -- LuaJIT asks no table for its length
       assert.equal(2, v.rank)
       assert.equal(45 * 11, c:schedule(function() return tm.reduce_sum(v) end):fetch())
     end)

@@ -29,7 +29,7 @@ describe("tm.Variable", function()
     assert.same({ { 2, 3 }, { 4, 5 }, { 6, 7 } }, (v + 1):totable())
     assert.same({ 9, 12 }, v:reduce_sum(1):totable())
     assert.same({ { 5, 6 } }, v:slice({ { -1 } }):totable())
-    assert.equal(3, #v)
+    if _VERSION ~= "Lua 5.1" then assert.equal(3, #v) end -- LuaJIT asks no table for its length
     assert.equal(2, v.rank)
   end)
 

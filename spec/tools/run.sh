@@ -72,7 +72,9 @@ list() {
       done
       ;;
     luajit)
-      [ -e "$B/lib/tidemill/core.so" ] && printf 'luajit loads tidemill\tspec/tools/check.sh luajit\n'
+      [ -e "$B/lib/tidemill/core.so" ] || return
+      printf 'luajit loads tidemill\tspec/tools/check.sh luajit\n'
+      LUA=luajit list lua
       ;;
     valgrind)
       for f in spec/core/test_*.c; do
