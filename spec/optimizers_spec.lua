@@ -148,8 +148,9 @@ describe("schedules", function()
   end
 
   it("boundaries and values must fit", function()
-    local s = tm.optimizers.schedules.PiecewiseConstantDecay { boundaries = { 1, 2 }, values = { 1, 2 } }
-    assert.has_error(function() s(0) end)
+    assert.has_error(function()
+      tm.optimizers.schedules.PiecewiseConstantDecay { boundaries = { 1, 2 }, values = { 1, 2 } }
+    end)
   end)
 end)
 

@@ -6,6 +6,7 @@ local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local shape_text = require("tidemill.lib.shapes").text
 local trace = require "tidemill.trace"
 
 local D, unpack = core.data, table.unpack or unpack
@@ -26,7 +27,27 @@ end
 --- A leaf of an element_spec.
 M.Spec = { __name = "tm.TensorSpec" }
 M.Spec.__index = M.Spec
-function M.Spec.__tostring(s) return ("%s (%s)"):format(s.dtype, table.concat(s.shape, ", ")) end
+function M.Spec.__tostring(s) return ("%s %s"):format(s.dtype, shape_text(s.shape)) end
+
+local function spec_text(spec)
+  if not nest.is_nested(spec) then return tostring(spec) end
+  local parts = {}
+  for _, k in ipairs(nest.keys(spec)) do
+    parts[#parts + 1] = (type(k) == "string" and k .. " = " or "") .. spec_text(spec[k])
+  end
+  return "{ " .. table.concat(parts, ", ") .. " }"
+end
+
+function Dataset:__tostring() return "tm.data.Dataset of " .. spec_text(self.element_spec) end
+
+--- What `for x in ds` calls.
+function Dataset.__call()
+  errors.raise("invalid_argument", "a dataset is no function; a loop over its elements is: for x in ds:each() do")
+end
+
+function Dataset.__len()
+  errors.raise("invalid_argument", "#: a dataset has no length that is always known; ask ds:cardinality()")
+end
 
 local function make(handle, shape) return setmetatable({ _handle = handle, _shape = shape }, Dataset) end
 
@@ -105,8 +126,16 @@ function M.range(start, stop, step)
   return make(D.range(start, stop, step or 1), 1)
 end
 
+local function list_of(where, list)
+  if not nest.is_nested(list) or list[1] == nil then
+    errors.raise("invalid_argument", "%s takes a list of datasets, as in %s{ a, b }", where, where)
+  end
+  return list
+end
+
 --- Elements side by side.
 function M.zip(list)
+  list_of("zip", list)
   local handles, shapes, n = {}, {}, 0
   for i, ds in ipairs(list) do
     handles[i] = check("zip", ds)._handle
@@ -140,10 +169,14 @@ local function column(c, i)
 end
 
 --- Rows of csv files as tables by column name; with `label` elements are { row, label }.
+--- The first line is a header where `columns` does not name the columns; `header` says
+--- otherwise.
 function M.csv(opts)
+  if type(opts) == "string" then opts = { files = opts } end
   local o = options.read("csv", opts, { "files", "columns", "header", "label", "na_value", "delimiter", "quote",
     "comment", "skip", "compression", "check" })
   o.files = files("csv", o, "files")
+  if o.header == nil then o.header = o.columns == nil end
   if o.columns then
     local list = {}
     for i, c in ipairs(o.columns) do list[i] = column(c, i) end
@@ -176,6 +209,9 @@ end
 
 --- Trace fn on an element of these types; the graph and the structure of its results.
 local function traced(self, name, fn)
+  if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
+    errors.raise("invalid_argument", "%s takes a function of an element, got %s", name, type(fn))
+  end
   local types, shape = D.types(self._handle), nil
   local graph = trace.graph(name, function(tr)
     local args, flat = {}, {}
@@ -187,6 +223,10 @@ local function traced(self, name, fn)
       result.n = nil
     end
     if result == nil then errors.raise("invalid_argument", "%s: the function returns nothing", name) end
+    if name == "filter" and result == false then
+      errors.raise("invalid_argument", "filter: the function returns Lua's false, for whatever element: == never "
+        .. "looks into a tensor; use x:equal(y)")
+    end
     shape = structure(result, flat)
     return flat
   end, { name = name })
@@ -253,6 +293,7 @@ function methods:concatenate(other)
   return make(D.concatenate(self._handle, check("concatenate", other)._handle), self._shape)
 end
 function M.concatenate(list)
+  list_of("concatenate", list)
   local ds = check("concatenate", list[1])
   for i = 2, #list do ds = ds:concatenate(list[i]) end
   return ds
@@ -299,6 +340,11 @@ function Iterator:try_next()
   if #flat == 0 then return nil end
   return element(self._shape, flat)
 end
+
+--- for element in it do ... end
+Iterator.__call = Iterator.try_next
+
+function Iterator:__tostring() return "tm.data.Iterator of " .. spec_text(self.element_spec) end
 
 --- for element in ds:each() do ... end
 function methods:each()

@@ -236,6 +236,21 @@ function Function:__tostring()
   return ("tm.Function(%s, traced %d times)"):format(self.name, self.trace_count)
 end
 
+--- An input_signature with its leaves as { shape = ..., dtype = ... }.
+local function signature_of(given)
+  if given == nil then return nil end
+  local out = {}
+  for i, s in ipairs(nest.is_nested(given) and given or { false }) do
+    local shape = type(s) == "table" and (s.shape or s[1])
+    if type(shape) ~= "table" then
+      errors.raise("invalid_argument", "func: input_signature is a list with an entry for each argument, "
+        .. "entry %d must be like { shape = { -1, 2 }, dtype = \"float32\" }", i)
+    end
+    out[i] = { shape = shape, dtype = s.dtype or s[2] }
+  end
+  return out
+end
+
 --- func(fn, { name, input_signature }): input_signature is a list of { shape, dtype }.
 function M.func(fn, opts)
   local callable = type(fn) == "function" or (type(fn) == "table" and (getmetatable(fn) or {}).__call)
@@ -246,7 +261,7 @@ function M.func(fn, opts)
     local info = debug.getinfo(fn, "S")
     name = ("%s:%d"):format(info.short_src, info.linedefined)
   end
-  return setmetatable({ _fn = fn, name = name or "function", _signature = o.input_signature, _traces = {},
+  return setmetatable({ _fn = fn, name = name or "function", _signature = signature_of(o.input_signature), _traces = {},
     trace_count = 0 }, Function)
 end
 

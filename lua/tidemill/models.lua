@@ -87,6 +87,11 @@ local function bind(self, x)
     end
     return env
   end
+  if by_name and self.inputs[1] == nil then
+    for _, k in ipairs(nest.keys(self.inputs)) do
+      if x[k] == nil then errors.raise("invalid_argument", '%s: the input "%s" is missing', self.name, k) end
+    end
+  end
   local flat = nest.flatten(x)
   if #flat ~= #inputs then
     errors.raise("invalid_argument", "%s takes %d inputs, got %d", self.name, #inputs, #flat)

@@ -136,24 +136,15 @@ function M.clip_by_global_norm(list, clip_norm)
   return out, norm
 end
 
---- print(...): text and tensors, when the step runs.
+--- print(...): text and tensors in the order given, in a line, when the step runs.
 function M.print(...)
-  local n, message, tensors = select("#", ...), {}, {}
-  for i = 1, n do
+  local list = {}
+  for i = 1, select("#", ...) do
     local x = (select(i, ...))
-    if core.is_tensor(x) or variable.is(x) then
-      if not core.tracing() then message[#message + 1] = tostring(variable.is(x) and x:read() or x)
-      else tensors[#tensors + 1] = core.as_value(x) end
-    else
-      message[#message + 1] = tostring(x)
-    end
+    list[i] = (core.is_tensor(x) or variable.is(x)) and core.as_value(x) or core.tensor(tostring(x))
   end
-  if #tensors == 0 and not core.tracing() then
-    core.print(table.concat(message, " ") .. "\n")
-    return
-  end
-  if #tensors == 0 then tensors[1] = core.tensor(table.concat(message, " ")); message = {} end
-  return ops.print(tensors, { message = #message > 0 and table.concat(message, " ") .. " " or "" })
+  if #list == 0 then list[1] = core.tensor "" end
+  ops.print(list)
 end
 
 --- Rows of a table by ids; a sharded variable is never joined.

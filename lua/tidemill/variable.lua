@@ -7,6 +7,7 @@ local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
 local scope = require "tidemill.scope"
+local shape_text = require("tidemill.lib.shapes").text
 local trace = require "tidemill.trace"
 
 local ops, unpack = core.ops, table.unpack or unpack
@@ -36,20 +37,22 @@ function Variable.__index(self, key)
   return core.methods[key]
 end
 
+function Variable.__newindex(self, key, value)
+  if type(key) == "string" then return rawset(self, key, value) end
+  errors.raise("invalid_argument", "%s: elements are not assigned by position: use v:assign(x), or "
+    .. "v:scatter_update(ids, rows) with ids from 0", self.name)
+end
+
 function Variable:__len()
   if #self.shape == 0 then errors.raise("invalid_argument", "#: a scalar has no first axis") end
   return self.shape[1]
 end
 
-local function number_text(n) return n < 0 and "?" or ("%d"):format(n) end
-
-local function shape_text(shape)
-  local t = {}
-  for i, n in ipairs(shape) do t[i] = number_text(n) end
-  return "(" .. table.concat(t, ", ") .. (#shape == 1 and ",)" or ")")
-end
-
 function Variable:__tostring()
+  if self.sharded then
+    return ("tm.ShardedVariable(%q, shape %s, %s, %d shards)"):format(self.name, shape_text(self.shape), self.dtype,
+      #self.variables)
+  end
   return ("tm.Variable(%q, shape %s, %s, %s)"):format(self.name, shape_text(self.shape), self.dtype, self.device)
 end
 
@@ -250,6 +253,14 @@ local count = 0
 function M.new(initial, given)
   local o = options.read("Variable", given, known)
   if initial == nil then errors.raise("invalid_argument", "tm.Variable: the initial value is missing") end
+  if type(initial) == "table" and getmetatable(initial) == nil then
+    for k in pairs(initial) do
+      if type(k) == "string" then
+        errors.raise("invalid_argument", "tm.Variable: options are the second argument, as in "
+          .. "tm.Variable(1, { %s = ... })", k)
+      end
+    end
+  end
   check_trace()
   return trace.eagerly(function()
     local spec = { name = o.name or "Variable", user = o.user, partition = o.partition,

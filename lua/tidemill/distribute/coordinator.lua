@@ -141,6 +141,10 @@ local function flat_argument(self, x)
     end
     return x._uid
   end
+  if type(x) == "table" and (getmetatable(x) or {}).__tm_iterator then
+    errors.raise("invalid_argument", "this iterator lives in the chief's process: make one on the workers with "
+      .. "coordinator:create_per_worker_dataset(ds):iterator()")
+  end
   return x
 end
 

@@ -65,7 +65,10 @@ function M.until_true(now, timeout, poll)
       slice = math.min(slice or SLICE, SLICE)
     end
     local r = poll(slice)
-    if r then return r end
+    if r then
+      if not inside and #tasks > 0 then turn() end -- what they waited for may be there too
+      return r
+    end
     if deadline and now() >= deadline then return nil end
     if inside then coroutine.yield(WAIT) end
   end

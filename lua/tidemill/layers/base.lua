@@ -263,6 +263,9 @@ end
 local function run(self, x, training)
   self:ensure_built(x)
   local out = self:call(x, training)
+  if out == nil then
+    errors.raise("invalid_argument", "%s: its method call(x, training) returns nothing", self.name)
+  end
   if self.activity_regularizer then
     local first = nest.flatten(out)[1]
     self:add_loss(self.activity_regularizer(first) / tm.cast(tm.shape_of(first)[1], first.dtype))
@@ -272,6 +275,10 @@ end
 
 local function read_training(self, how)
   if how == nil or type(how) == "boolean" then return how end
+  if values.is_tensor(how) or values.is_symbol(how) or values.is_variable(how) then
+    errors.raise("invalid_argument", "%s: several inputs go in one list, as in layer({ a, b }, { training = true })",
+      self.name)
+  end
   if type(how) == "table" then
     local training = options.read(self.name, how, { "training" }).training
     if training == nil or type(training) == "boolean" then return training end

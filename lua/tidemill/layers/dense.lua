@@ -3,6 +3,7 @@
 local Layer = require "tidemill.layers.base"
 local options = require "tidemill.lib.options"
 local errors = require "tidemill.errors"
+local shapes = require "tidemill.lib.shapes"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
@@ -25,8 +26,8 @@ end
 function Dense:build(shape)
   local inputs = shape[#shape]
   if #shape < 2 or inputs == -1 then
-    errors.raise("invalid_argument", "%s: the input must be a batch of vectors of known size, got shape {%s}",
-      self.name, table.concat(shape, ", "))
+    errors.raise("invalid_argument", "%s: the input must be a batch of vectors of known size, got shape %s%s",
+      self.name, shapes.text(shape), #shape == 1 and "; tm.expand_dims(x, 1) makes a batch of one vector" or "")
   end
   local o = self._options
   self.kernel = self:add_weight {

@@ -2,6 +2,7 @@
 
 local options = require "tidemill.lib.options"
 local nest = require "tidemill.lib.nest"
+local text = require("tidemill.lib.shapes").text
 local values = require "tidemill.lib.values"
 
 local M = {}
@@ -14,19 +15,12 @@ local function grouped(n)
   return (out:gsub("^,", ""))
 end
 
-local function shape_text(x)
-  local shape = nest.flatten(x)[1].shape
-  local parts = {}
-  for i, n in ipairs(shape) do parts[i] = n == -1 and "?" or ("%d"):format(n) end
-  return "{" .. table.concat(parts, ", ") .. "}"
-end
-
 --- Output shapes by layer, as far as the layer graph knows them.
 local function shapes(model)
   local out = {}
   local function note(s)
     local node = s.node
-    if node.layer then out[node.layer] = shape_text(node.outputs) end
+    if node.layer then out[node.layer] = text(nest.flatten(node.outputs)[1].shape) end
     for _, x in ipairs(nest.flatten(node.args)) do
       if values.is_symbol(x) then note(x) end
     end

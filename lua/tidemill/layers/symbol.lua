@@ -15,6 +15,7 @@ local context = require "tidemill.layers.context"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
+local shapes = require "tidemill.lib.shapes"
 local nest = require "tidemill.lib.nest"
 local trace = require "tidemill.trace"
 local values = require "tidemill.lib.values"
@@ -137,7 +138,7 @@ end
 Symbol.__lt, Symbol.__le = compare, compare
 
 function Symbol:__tostring()
-  return ("tm.Input symbol %q of shape {%s}, %s"):format(self.name or "?", table.concat(self.shape, ", "), self.dtype)
+  return ("tm.Input symbol %q of shape %s, %s"):format(self.name or "?", shapes.text(self.shape), self.dtype)
 end
 
 --- x[i], and methods: each is recorded as it was called.

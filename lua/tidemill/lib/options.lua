@@ -4,6 +4,8 @@ local errors = require "tidemill.errors"
 
 local M = {}
 
+local LISTED = 16 -- names in a message, at most
+
 local function distance(a, b)
   local row = {}
   for j = 0, #b do row[j] = j end
@@ -24,9 +26,14 @@ end
 ---@param names string[]
 function M.nearest(name, names)
   local best, least
+  local low = name:lower()
   for _, n in ipairs(names) do
-    local d = distance(name:lower(), n:lower())
+    local d = distance(low, n:lower())
     if not least or d < least then best, least = n, d end
+  end
+  if least and least <= 1 then return best end
+  for _, n in ipairs(names) do -- a shortened name: std of stddev, activ of activation
+    if #low >= 3 and n:lower():sub(1, #low) == low then return n end
   end
   if least and least <= math.max(2, math.floor(#name / 2)) then return best end
 end
@@ -34,8 +41,14 @@ end
 --- Raise for a name that is not in the list: `what` says which thing it should be.
 function M.unknown(where, what, name, names)
   local near = type(name) == "string" and M.nearest(name, names)
-  errors.raise("invalid_argument", '%s: unknown %s "%s"%s', where, what, tostring(name),
-    near and ('; did you mean "%s"?'):format(near) or "")
+  local hint = ""
+  if near then
+    hint = ('; did you mean "%s"?'):format(near)
+  elseif #names > 0 then
+    hint = "; there are " .. table.concat(names, ", ", 1, math.min(#names, LISTED))
+      .. (#names > LISTED and ", ..." or "")
+  end
+  errors.raise("invalid_argument", '%s: unknown %s "%s"%s', where, what, tostring(name), hint)
 end
 
 --- Read an option table.  `known` lists names without default and maps the others to
@@ -115,7 +128,7 @@ function M.getter(where, classes, aliases)
     if class then return class() end
     for alias in pairs(aliases or {}) do names[#names + 1] = alias end
     table.sort(names)
-    return M.unknown("tm", where, x, names)
+    return M.unknown("tidemill", where, x, names)
   end
 end
 

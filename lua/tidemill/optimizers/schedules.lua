@@ -69,11 +69,17 @@ end
 --- values[k] up to and with boundaries[k], the last value beyond.
 local Piecewise = define("PiecewiseConstantDecay", { "boundaries", "values" }, { "boundaries", "values" })
 
-function Piecewise:rate(step)
+local piecewise_init = Piecewise.init
+
+function Piecewise:init(given)
+  piecewise_init(self, given)
   if #self.values ~= #self.boundaries + 1 then
     errors.raise("invalid_argument", ("PiecewiseConstantDecay: %d boundaries need %d values, got %d")
       :format(#self.boundaries, #self.boundaries + 1, #self.values))
   end
+end
+
+function Piecewise:rate(step)
   local rate = tm.tensor(self.values[#self.values])
   for k = #self.boundaries, 1, -1 do
     rate = tm.where(tm.less_equal(step, self.boundaries[k]), tm.tensor(self.values[k]), rate)
