@@ -62,7 +62,7 @@ describe("tidemill", function()
       "require \"tidemill\".sleep(60)",
     } do
       -- Loops that LuaJIT has compiled look at no hook.
-      local compiled = rawget(_G, "jit") and code:find("while", 1, true)
+      local compiled = _VERSION == "Lua 5.1" and code:find("while", 1, true)
       local out = compiled and "interrupted" or interrupted(code)
       assert.truthy(out:find "interrupted", code .. ": " .. out)
     end
