@@ -33,9 +33,10 @@ static void interrupt_raise(lua_State *L, lua_Debug *ar) {
   tm_lua_fail(L, TM_ECANCELLED, "interrupted");
 }
 
+/* At the next instruction of Lua; not at calls, which LuaJIT takes a message handler
+ * for. */
 static void interrupt_arm(lua_State *L) {
-  lua_sethook(L, interrupt_raise,
-              LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
+  lua_sethook(L, interrupt_raise, LUA_MASKLINE | LUA_MASKCOUNT, 1);
 }
 
 static void interrupt_on_int(int sig) {
