@@ -37,7 +37,7 @@ B ?= build$(VARIANT)
 PKG_CONFIG ?= pkg-config
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 MSGPACK_PC := $(firstword $(foreach p,msgpack-c msgpack msgpackc,$(if $(call pkg,--modversion,$(p)),$(p))))
-PCS := libuv $(MSGPACK_PC) openblas zlib jansson libcrypto
+PCS := libuv $(MSGPACK_PC) openblas zlib jansson
 
 LUA_CFLAGS := $(if $(LUA_INCDIR),-I$(LUA_INCDIR),$(call pkg,--cflags,$(LUA)))
 LUA_LIBS := $(call pkg,--libs,$(LUA))
