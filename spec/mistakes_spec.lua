@@ -139,6 +139,26 @@ describe("tm.func", function()
   end)
 end)
 
+describe("a loss", function()
+  it("wants both", function()
+    invalid("takes (y_true, y_pred)", tm.losses.MeanSquaredError(), tm.ones { 1 })
+    local accuracy = tm.metrics.BinaryAccuracy()
+    invalid("(y_true, y_pred)", accuracy.update_state, accuracy, tm.ones { 1 })
+  end)
+
+  it("has a name to print", function()
+    assert.equal('MeanSquaredError "mean_squared_error"', tostring(tm.losses.MeanSquaredError()))
+    assert.equal("L2", tostring(tm.regularizers.L2(0.1)))
+  end)
+end)
+
+describe("Normalization", function()
+  it("adapts to batches", function()
+    local ds = tm.data.from_tensor_slices { 1, 2, 3 }
+    invalid("ds:batch(32)", function() tm.layers.Normalization():adapt(ds) end)
+  end)
+end)
+
 describe("a schedule by pieces", function()
   it("counts its values when it is made", function()
     invalid("2 boundaries need 3 values", tm.optimizers.schedules.PiecewiseConstantDecay,

@@ -57,6 +57,9 @@ end
 
 --- loss(y_true, y_pred, sample_weight)
 function Loss.__call(self, y_true, y_pred, sample_weight)
+  if y_true == nil or y_pred == nil then
+    errors.raise("invalid_argument", "%s takes (y_true, y_pred)", self.name or self.class_name)
+  end
   local losses = self:call(y_true, y_pred)
   if sample_weight ~= nil then losses = losses * align.weights(sample_weight, losses) end
   return reduce(losses, self.reduction)

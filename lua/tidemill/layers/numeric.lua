@@ -36,7 +36,8 @@ local function other_axes(self, x)
   local rank = #x.shape
   if keep < 0 then keep = rank + 1 + keep end
   if keep < 1 or keep > rank then
-    errors.raise("invalid_argument", "%s: axis %d of a tensor of %d axes", self.name, self.axis, rank)
+    errors.raise("invalid_argument", "%s: axis %d of a tensor of %d axes%s", self.name, self.axis, rank,
+      rank == 0 and "; adapt takes batches: ds:batch(32)" or "")
   end
   local axes = {}
   for i = 1, rank do

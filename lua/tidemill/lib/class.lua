@@ -73,6 +73,12 @@ function Base:extend(name)
   })
 end
 
+--- What it is, and its name where it has one.
+function Base:__tostring()
+  local name = rawget(self, "name")
+  return name and ("%s %q"):format(self.class_name, name) or self.class_name
+end
+
 function Base.setup() end
 
 function Base.init() end

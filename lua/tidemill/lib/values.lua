@@ -1,6 +1,7 @@
 --- What kind of thing a value is, and small questions about shapes.
 
 local core = require "tidemill.core"
+local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local variable = require "tidemill.variable"
 local tm = require "tidemill.lib.lazy"
@@ -90,6 +91,9 @@ end
 function M.tensor(x, dtype)
   if M.is_tensor(x) then return x end
   if M.is_variable(x) then return x:read() end
+  if x == nil then
+    errors.raise("invalid_argument", "a value is missing: losses and metrics take (y_true, y_pred)")
+  end
   return tm.tensor(x, dtype)
 end
 
