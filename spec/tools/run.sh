@@ -34,18 +34,12 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-abort_on_error=0:detect_stack_use_after_retu
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=0:exitcode=66:second_deadlock_stack=1}
 
-# A stock lua5.4 that loads an instrumented module needs the sanitizer's runtime first.
-# Its own memory is not ours to judge, hence no leak check there.
-LUA_PRE="env"
+# Under a sanitizer the program itself runs the specs: a stock lua5.4 would need the
+# runtime before all else, and so would each program that a spec starts.
 NO_ASLR=
-case $SAN in
-  address) LUA_PRE="env LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0" ;;
-  thread)
-    LUA_PRE="env LD_PRELOAD=$(gcc -print-file-name=libtsan.so)"
-    # gcc 12's runtime cannot map its shadow under much address randomness.
-    setarch -R true 2>/dev/null && NO_ASLR="setarch -R"
-    ;;
-esac
+[ "$SAN" != none ] && LUA=$B/tidemill
+# gcc 12's runtime cannot map its shadow under much address randomness.
+[ "$SAN" = thread ] && setarch -R true 2>/dev/null && NO_ASLR="setarch -R"
 [ "$SAN" != none ] && LIMIT=$((LIMIT * 5))
 
 # name TAB command, one a line
@@ -68,7 +62,7 @@ list() {
       [ -e "$B/lib/tidemill/core.so" ] || return
       for f in spec/*_spec.lua; do
         [ -e "$f" ] && printf '%s\t%s\n' "${f##*/}" \
-          "$NO_ASLR $LUA_PRE $LUA /usr/bin/busted --helper=spec/tools/helper.lua -o TAP $f"
+          "$NO_ASLR $LUA /usr/bin/busted --helper=spec/tools/helper.lua -o TAP $f"
       done
       ;;
     luajit)
