@@ -139,6 +139,20 @@ describe("tm.func", function()
   end)
 end)
 
+describe("a dot where a colon belongs", function()
+  local function colon(name, fn, ...) invalid("as in x:" .. name .. "(...)", fn, ...) end
+
+  it("is noticed by datasets, tapes, strategies and coordinators", function()
+    local function id(x) return x end
+    colon("map", tm.data.range(3).map, id)
+    colon("gradient", tm.GradientTape().gradient, tm.tensor(1), tm.tensor(1))
+    cluster(function(c, strategy)
+      colon("schedule", c.schedule, id)
+      colon("scope", strategy.scope, id)
+    end)
+  end)
+end)
+
 describe("a loss", function()
   it("wants both", function()
     invalid("takes (y_true, y_pred)", tm.losses.MeanSquaredError(), tm.ones { 1 })

@@ -2,6 +2,7 @@
 ---
 --- C's elements are flat lists of tensors; a Dataset keeps the structure beside.
 
+local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
@@ -351,6 +352,8 @@ function methods:each()
   local it = self:iterator()
   return function() return it:try_next() end
 end
+
+colon.check(Dataset, methods)
 
 --- An iterator (of this process or a per-worker one) as argument of a trace.
 function M.trace_iterator(tr, it)

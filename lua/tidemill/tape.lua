@@ -1,5 +1,6 @@
 --- tm.GradientTape: records ops; gradient walks them back.
 
+local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
@@ -95,6 +96,8 @@ function Tape:close()
   self._tape = nil
 end
 Tape.__close = Tape.close
+
+colon.check(Tape, Tape)
 
 --- fn(...) and its gradients by variables: value, gradients.
 function M.value_and_grad(fn, variables, ...)

@@ -1,5 +1,6 @@
 --- ClusterCoordinator: functions are queued and run on whichever worker has room.
 
+local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
@@ -241,5 +242,7 @@ Coordinator.__close = Coordinator.close
 function Coordinator:__tostring()
   return ("ClusterCoordinator(%s%s)"):format(tostring(self.strategy), self._handle and "" or ", closed")
 end
+
+colon.check(Coordinator, Coordinator)
 
 return { new = new }

@@ -1,5 +1,6 @@
 --- ParameterServerStrategy: variables made in its scope live on the ps of a cluster.
 
+local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local coordinators = require "tidemill.distribute.coordinator"
 local errors = require "tidemill.errors"
@@ -244,5 +245,6 @@ function Strategy:__tostring()
 end
 
 Strategy.__index = Strategy
+colon.check(Strategy, Strategy)
 
 return { new = new, is = function(x) return getmetatable(x) == Strategy end }
