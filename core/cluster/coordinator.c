@@ -53,7 +53,7 @@ struct tm_coordinator {
   int64_t running;
   bool failed, lost;
   tm_err failure, lost_why;
-  int32_t nworker;
+  int32_t nworker, last_lost;
   coord_worker *worker;
   tm_coordinator_options opt;
   tm_coordinator_stats stats;
@@ -208,6 +208,7 @@ static void coord_on_down(void *ud, const tm_err *why) {
   w->lost = true;
   w->stats.state = "down";
   w->why = *why;
+  c->last_lost = w->index;
   pthread_cond_signal(&c->work);
   pthread_mutex_unlock(&c->mu);
 }
@@ -219,6 +220,13 @@ static void coord_take_back(tm_coordinator *c, coord_worker *w) {
   c->running -= (int64_t)w->out.n;
   c->stats.retries += w->out.n;
   coord_queue_give_back(&c->queue, &w->out);
+}
+
+static tm_status coord_no_worker(const tm_coordinator *c, tm_err *err) {
+  const coord_worker *w = &c->worker[c->last_lost];
+  if (err && !err->task[0]) memcpy(err->task, w->link->task, sizeof err->task);
+  return tm_fail(err, TM_EUNAVAILABLE, "no worker is left; the last one ended: %s",
+                 w->why.msg);
 }
 
 static void coord_bury(tm_coordinator *c, coord_worker *w) {
@@ -235,11 +243,9 @@ static void coord_bury(tm_coordinator *c, coord_worker *w) {
   } else if (c->failed) {
     coord_fail(c, &c->failure);
   } else if (!coord_any_up(c)) {
-    tm_err all = w->why;
-    all.code = TM_EUNAVAILABLE;
-    tm_err_prefix(&all, TM_EUNAVAILABLE, "no worker is left; the last one, %s",
-                  w->link->task);
-    coord_fail(c, &all);
+    tm_err all;
+    tm_err_clear(&all);
+    if (coord_no_worker(c, &all)) coord_fail(c, &all);
   } else {
     coord_dispatch(c);
   }
@@ -392,9 +398,7 @@ tm_status tm_coordinator_schedule(tm_coordinator *c, tm_graph *g, const tm_carg 
   tm_status s = coord_raise(c, -1, NULL, err);
   if (s == TM_OK && coord_queue_full(&c->queue)) s = TM_EAGAIN;
   if (s == TM_OK && !coord_any_up(c))
-    s = tm_fail(err, TM_EUNAVAILABLE, "no worker is left; the last one, %s: %s",
-                c->worker[c->nworker - 1].link->task,
-                c->worker[c->nworker - 1].why.msg);
+    s = coord_no_worker(c, err);
   if (s == TM_OK && coord_item_new(c, g, arg, narg, &it))
     s = tm_nomem(err, "a closure");
   if (s == TM_OK) {

@@ -1,0 +1,291 @@
+-- `tidemill launch`: a cluster of processes on one machine; how it ends, and what happens
+-- when one of its processes dies or hangs.
+local P = dofile "spec/tools/process.lua"
+
+-- What every script here begins with: a strategy, a coordinator, a counter on ps 0.
+local head = [[
+local tm = require "tidemill"
+local D = tm.distribute
+local function say(...) print(...) io.stdout:flush() end
+local strategy = D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 2 },
+  { heartbeat_interval = 0.2, heartbeat_timeout = 1.5, placement = "round_robin" })
+local v, other
+strategy:scope(function()
+  v = tm.Variable(0, { dtype = "int64", name = "counter" })
+  other = tm.Variable(0, { name = "other" })
+end)
+local c = D.ClusterCoordinator(strategy)
+local count = tm.func(function() v:assign_add(1) end)
+local slow = tm.func(function() tm.sleep(0.02) v:assign_add(1) end)
+local function try(f, ...)
+  local t = tm.time()
+  local ok, e = pcall(f, ...)
+  say(ok and "fine" or ("%s %s %.1f"):format(e.code, e.task or "-", tm.time() - t), e)
+  return ok, e
+end
+]]
+
+local function launch(text, args, env)
+  local words = { "launch", "--workers", "2", "--ps", "2", P.script(head .. text) }
+  for _, a in ipairs(args or {}) do words[#words + 1] = a end
+  return P.run(words, env)
+end
+
+local function lines(text)
+  local n = 0
+  for _ in text:gmatch "[^\n]+" do n = n + 1 end
+  return n
+end
+
+describe("launch", function()
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  --- It ended within 2 s and nothing is left.
+  local function ended(p, status, seconds)
+    assert.equal(status, p:wait(seconds or 2), p:out() .. p:err())
+    assert.is_truthy(P.eventually(2, function() return #P.alive() == 0 end))
+  end
+
+  it("runs a script on its cluster and passes the chief's output through as it is", function()
+    local p = launch([[
+      for _ = 1, 100 do c:schedule(count) end
+      c:join()
+      say("count", v:read():item(), strategy.num_workers, strategy.num_ps, ...)
+      io.stderr:write("to standard error\n")
+      io.stdout:write("no end of line")
+    ]], { "first", "--second" })
+    ended(p, 0, 10)
+    assert.equal("count\t100\t2\t2\tfirst\t--second\nno end of line", p:out())
+    assert.is_truthy(("\n" .. p:err()):find "\nto standard error\n")
+  end)
+
+  it("puts the task before each line of workers and ps", function()
+    local p = launch [[
+      c:schedule(function() tm.print("from the worker", D.current_worker_index()) end)
+      c:join()
+    ]]
+    ended(p, 0, 10)
+    assert.is_truthy(p:out():find "^%[worker [01]%] from the worker [01]\n$", p:out())
+    for _, task in ipairs { "worker 0", "worker 1", "ps 0", "ps 1" } do
+      assert.is_truthy(p:err():find("[" .. task .. "] tidemill info: /job:", 1, true), p:err())
+    end
+    assert.equal(4, lines(p:err()))
+  end)
+
+  it("runs the same program in one process", function()
+    local text = [[
+      for _ = 1, 100 do c:schedule(count) end
+      c:join()
+      say("count", v:read():item(), v.device, other.device)
+    ]]
+    local alone = P.run { P.script(head .. text) }
+    assert.equal(0, alone:wait())
+    local p = launch(text)
+    ended(p, 0, 10)
+    assert.equal("count\t100\t/job:ps/task:0\t/job:ps/task:1\n", p:out())
+    assert.equal(alone:out(), p:out())
+  end)
+
+  it("exits with the chief's status", function()
+    ended(launch "", 0, 10)
+    ended(launch "os.exit(3)", 3, 10)
+    ended(launch "os.exit(4, true)", 4, 10)
+    local p = launch "error('uncaught')"
+    ended(p, 1, 10)
+    assert.is_truthy(p:err():find "uncaught" and p:err():find "stack traceback")
+  end)
+
+  it("says what is wrong with its own arguments", function()
+    local function wrong(pattern, ...)
+      local p = P.run { "launch", ... }
+      assert.equal(2, p:wait(5))
+      assert.is_truthy(p:err():find(pattern), p:err())
+    end
+    wrong("%-%-workers", "--ps", "1", "x.lua")
+    wrong("%-%-ps", "--workers", "1", "x.lua")
+    wrong("%-%-workers", "--workers", "none", "--ps", "1", "x.lua")
+    wrong("no script", "--workers", "1", "--ps", "1")
+    wrong("unknown option %-%-worker", "--worker", "1", "x.lua")
+    local p = P.run { "launch", "--workers", "1", "--ps", "1", "/nowhere/x.lua" }
+    assert.equal(1, p:wait(5))
+    assert.is_truthy(p:err():find "/nowhere/x.lua")
+  end)
+
+  it("ends all when the chief is killed, with status 137", function()
+    local p = launch "say 'go' tm.sleep(60)"
+    assert.is_truthy(p:says "go")
+    P.signal("KILL", P.task("chief", 0))
+    ended(p, 137)
+  end)
+
+  it("leaves nothing behind when it is killed itself", function()
+    local p = launch "say 'go' tm.sleep(60)"
+    assert.is_truthy(p:says "go")
+    p:kill "KILL"
+    ended(p, 137)
+  end)
+
+  it("ends all when it is told to, with status 143", function()
+    local p = launch "say 'go' tm.sleep(60)"
+    assert.is_truthy(p:says "go")
+    p:kill "TERM"
+    ended(p, 143)
+  end)
+
+  it("ends all at Ctrl-C, be it told alone or with all its processes", function()
+    for _, how in ipairs { "kill", "kill_group" } do
+      for _, text in ipairs { "say 'go' for _ = 1, 1000 do c:schedule(slow) end c:join()", "say 'go' tm.sleep(60)",
+        "say 'go' while true do end" } do
+        local p = launch(text)
+        assert.is_truthy(p:says "go")
+        P.sleep(0.05)
+        p[how](p, "INT")
+        ended(p, 1)
+        assert.is_truthy(p:err():find "cancelled: interrupted", p:err())
+        assert.is_falsy(p:err():find "is lost", p:err())
+      end
+    end
+  end)
+
+  it("ends a chief that hangs after Ctrl-C", function()
+    local p = launch "say 'go' while true do pcall(tm.sleep, 60) end"
+    assert.is_truthy(p:says "go")
+    p:kill "INT"
+    P.sleep(0.3)
+    p:kill "INT"
+    assert.is_truthy(p:wait(2))
+    assert.is_truthy(P.eventually(2, function() return #P.alive() == 0 end))
+  end)
+
+  -- --- what dies and hangs ---
+
+  it("runs closures of a killed worker elsewhere, each once", function()
+    for _, kind in ipairs { "slow", "count" } do
+      local p = launch(([[
+        local n = %q == "slow" and 300 or 30000
+        say "go"
+        for _ = 1, n do c:schedule(%s) end
+        c:join()
+        local s = c:stats()
+        say(n == v:read():item() and "exact", s.steps == n, s.workers[1].state, s.workers[2].state)
+        c:schedule(count):fetch()
+        c:join { timeout = 5 }
+        say(v:read():item() - n)
+      ]]):format(kind, kind))
+      assert.is_truthy(p:says "go")
+      P.sleep(kind == "slow" and 0.1 or 0.02)
+      P.signal("KILL", P.task("worker", 1))
+      ended(p, 0, 20)
+      assert.equal("go\nexact\ttrue\tready\tdown\n1\n", p:out(), p:err())
+      assert.is_truthy(p:err():find "/job:worker/task:1 is lost", p:err())
+    end
+  end)
+
+  it("gives closures of a worker that hangs to others, and its late updates are refused", function()
+    local p = launch [[
+      for _ = 1, 150 do c:schedule(slow) end
+      say "go"
+      c:join()
+      say(v:read():item(), c:stats().workers[1].state)
+      io.read()
+      tm.sleep(0.3)
+      say(v:read():item())
+    ]]
+    assert.is_truthy(p:says "go")
+    P.sleep(0.1)
+    local worker = P.task("worker", 0)
+    P.signal("STOP", worker)
+    assert.is_truthy(p:says("150\tdown", 10), p:out() .. p:err())
+    P.signal("CONT", worker) -- standard input is at its end
+    ended(p, 0, 5)
+    assert.equal("go\n150\tdown\n150\n", p:out())
+  end)
+
+  it("says unavailable when the last worker dies, and does not hang", function()
+    local p = launch [[
+      for _ = 1, 300 do c:schedule(slow) end
+      say "go"
+      try(c.join, c)
+      try(c.schedule, c, count)
+      try(v.read, v)
+    ]]
+    assert.is_truthy(p:says "go")
+    P.signal("KILL", P.task("worker", 1))
+    P.sleep(0.1)
+    P.signal("KILL", P.task("worker", 0))
+    ended(p, 0, 5)
+    local out = p:out():gsub("[^\n]*\n", "", 1)
+    assert.is_truthy(out:find "^unavailable /job:worker/task:0 [^\n]+\nunavailable /job:worker/task:0 [^\n]+\nfine", out)
+  end)
+
+  it("names a killed ps at once, whatever waits", function()
+    for task, uses in pairs { [0] = true, [1] = false } do -- ps 1 holds nothing that runs
+      local p = launch(([[
+        for _ = 1, 500 do c:schedule(slow) end
+        local r = c:schedule(function() return %s + 0 end)
+        say "go"
+        try(r.fetch, r)
+        try(c.join, c)
+        tm.sleep(0.2)
+        try(c.join, c)
+        try(c.done, c)
+        try(c.schedule, c, count)
+        local w = %s
+        try(w.read, w)
+        try(w.assign, w, 1)
+        say(c:stats().ps[%d].state)
+      ]]):format(uses and "v" or "other", uses and "v" or "other", task + 1))
+      assert.is_truthy(p:says "go")
+      P.sleep(0.1)
+      P.signal("KILL", P.task("ps", task))
+      ended(p, 0, 5)
+      local n = 0
+      for line in p:out():gmatch "[^\n]+" do
+        if line ~= "go" and line ~= "down" then
+          n = n + 1
+          local fetched = n == 1 and line:find "^cancelled"
+          assert.is_truthy(fetched or line:find("^unavailable /job:ps/task:" .. task .. " 0%.[0-3]"), p:out() .. p:err())
+        end
+      end
+      assert.equal(7, n, p:out())
+      assert.is_truthy(p:out():find "down\n$")
+    end
+  end)
+
+  it("names a ps that hangs after heartbeat_timeout", function()
+    local p = launch [[
+      for _ = 1, 1000 do c:schedule(slow) end
+      say "go"
+      local t = tm.time()
+      local _, e = try(c.join, c)
+      local took = tm.time() - t
+      say(took > 1.2 and took < 2.5, e.message:find "hangs" ~= nil)
+      try(v.read, v)
+      try(c.schedule, c, count)
+    ]]
+    assert.is_truthy(p:says "go")
+    P.signal("STOP", P.task("ps", 0))
+    ended(p, 0, 6)
+    local out = p:out()
+    assert.is_truthy(out:find "unavailable /job:ps/task:0 [12]", out)
+    assert.is_truthy(out:find "\ntrue\ttrue\nunavailable /job:ps/task:0 0%.[0-2]", out)
+    assert.is_truthy(out:find "\nunavailable /job:ps/task:0 0%.0[^\n]*\n$", out)
+  end)
+
+  it("bears a ps that stands still for less than heartbeat_timeout", function()
+    local p = launch [[
+      for _ = 1, 100 do c:schedule(slow) end
+      say "go"
+      c:join()
+      say(v:read():item(), c:stats().retries)
+    ]]
+    assert.is_truthy(p:says "go")
+    P.sleep(0.1)
+    local ps = P.task("ps", 0)
+    P.signal("STOP", ps)
+    P.sleep(0.9)
+    P.signal("CONT", ps)
+    ended(p, 0, 5)
+    assert.equal("go\n100\t0\n", p:out())
+  end)
+end)
