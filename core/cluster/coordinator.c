@@ -397,8 +397,7 @@ tm_status tm_coordinator_schedule(tm_coordinator *c, tm_graph *g, const tm_carg 
   pthread_mutex_lock(&c->mu);
   tm_status s = coord_raise(c, -1, NULL, err);
   if (s == TM_OK && coord_queue_full(&c->queue)) s = TM_EAGAIN;
-  if (s == TM_OK && !coord_any_up(c))
-    s = coord_no_worker(c, err);
+  if (s == TM_OK && !coord_any_up(c)) s = coord_no_worker(c, err);
   if (s == TM_OK && coord_item_new(c, g, arg, narg, &it))
     s = tm_nomem(err, "a closure");
   if (s == TM_OK) {

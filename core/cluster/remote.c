@@ -270,7 +270,7 @@ tm_status tm_remote_worker(const tm_remote_options *opt, tm_worker_link **out,
                              .drop = remote_drop,
                              .cancel = remote_cancel,
                              .close = remote_close};
-  snprintf(r->link.task, sizeof r->link.task, "/job:worker/task:%d", opt->start.index);
+  snprintf(r->link.task, sizeof r->link.task, "%s", opt->task);
   tm_status s = tm_map_new(&r->sent) ? tm_nomem(err, "a worker") : TM_OK;
   if (s == TM_OK) s = remote_dial(opt, r->link.task, &ch, err);
   if (s == TM_OK) {
@@ -293,10 +293,8 @@ tm_status tm_remote_worker(const tm_remote_options *opt, tm_worker_link **out,
 tm_status tm_remote_ps(const tm_remote_options *opt, const tm_conn_events *events,
                        void *user, tm_conn **out, tm_err *err) {
   tm_channel *ch;
-  char task[48];
   *out = NULL;
-  snprintf(task, sizeof task, "/job:ps/task:%d", opt->start.index);
-  TM_TRY(remote_dial(opt, task, &ch, err));
+  TM_TRY(remote_dial(opt, opt->task, &ch, err));
   tm_conn_limits lim = remote_limits(opt);
   return tm_netloop_adopt(opt->loop, ch, &lim, events, user, out, err);
 }

@@ -14,10 +14,10 @@
 #include "net/loop.h"
 
 typedef struct tm_remote_options {
-  tm_netloop *loop; /* outlives the link */
-  tm_hello self;    /* of the chief */
-  const char *address;
-  tm_start start; /* ps is not used: */
+  tm_netloop *loop;           /* outlives the link */
+  tm_hello self;              /* of the chief */
+  const char *address, *task; /* what should be there: "/job:ps/task:0" */
+  tm_start start;             /* ps is not used: */
   const char *const *ps;
 } tm_remote_options;
 

@@ -22,6 +22,7 @@ typedef struct tm_session_options {
   int threads;   /* of a worker's kernels */
   /* Addresses "host:port"; NULL: all tasks run inside this process. */
   const char *const *worker_address, *const *ps_address;
+  const char *const *worker_task, *const *ps_task; /* names; NULL: tasks 0, 1, ... */
   char cluster_id[64]; /* "": tm_cluster_id of the addresses (cluster/spec.h) */
   double heartbeat_interval, heartbeat_timeout; /* seconds */
   double connect_timeout;                       /* seconds */

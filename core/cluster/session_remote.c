@@ -23,7 +23,7 @@
  */
 typedef struct session_ps {
   struct session_remote *owner;
-  int32_t index;
+  char task[48];
   tm_conn *control;
   tm_cancel lost;
 } session_ps;
@@ -54,9 +54,8 @@ static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
   tm_cancel_set(&p->lost);
   pthread_mutex_lock(&r->mu);
   if (r->why.code == TM_OK && !r->closing) {
-    tm_fail(&r->why, TM_EUNAVAILABLE, "/job:ps/task:%d is lost: %s", p->index,
-            why->msg);
-    snprintf(r->why.task, sizeof r->why.task, "/job:ps/task:%d", p->index);
+    tm_fail(&r->why, TM_EUNAVAILABLE, "%s is lost: %s", p->task, why->msg);
+    memcpy(r->why.task, p->task, sizeof r->why.task);
     if (r->coordinator) tm_coordinator_lose(r->coordinator, &r->why);
   }
   pthread_mutex_unlock(&r->mu);
@@ -108,10 +107,8 @@ static void session_stop_tasks(tm_session *s) {
 
 static tm_status remote_data(session_remote *r, int32_t i, bool retry,
                              tm_ps_client **out, tm_err *err) {
-  char task[48];
-  snprintf(task, sizeof task, "/job:ps/task:%d", i);
   tm_channel_options o = {.address = r->address[i],
-                          .expect_task = task,
+                          .expect_task = r->ps[i].task,
                           .self = r->self,
                           .connect_timeout_ns = r->connect_ns,
                           .silence_ns = r->silence_ns,
@@ -158,6 +155,14 @@ static tm_remote_options remote_options(const session_remote *r,
   return ro;
 }
 
+static void remote_name(char out[48], const char *job, const char *const *names,
+                        int32_t i) {
+  if (names)
+    snprintf(out, 48, "%s", names[i]);
+  else
+    snprintf(out, 48, "/job:%s/task:%d", job, i);
+}
+
 static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err *err) {
   session_remote *r = tm_calloc(1, sizeof *r);
   if (!r) return tm_nomem(err, "a session");
@@ -175,7 +180,10 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   r->address = tm_calloc((size_t)r->ntask, sizeof *r->address);
   if (!r->ps || !r->address || tm_netloop_new(1, &r->loop))
     return tm_nomem(err, "a session");
-  for (int32_t i = 0; i < r->nps; i++) r->ps[i] = (session_ps){.owner = r, .index = i};
+  for (int32_t i = 0; i < r->nps; i++) {
+    r->ps[i].owner = r;
+    remote_name(r->ps[i].task, "ps", o->ps_task, i);
+  }
   for (int32_t i = 0; i < r->ntask; i++)
     snprintf(r->address[i], sizeof r->address[i], "%s",
              i < o->nps ? o->ps_address[i] : o->worker_address[i - o->nps]);
@@ -200,11 +208,15 @@ tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
   session_remote *r = s->remote;
   for (int32_t i = 0; i < o->nps; i++) {
     tm_remote_options ro = remote_options(r, o, i, r->address[i]);
+    ro.task = r->ps[i].task;
     TM_TRY(tm_remote_ps(&ro, &events, &r->ps[i], &r->ps[i].control, err));
     TM_TRY(remote_data(r, i, true, &s->ps[i], err));
   }
   for (int32_t i = 0; i < o->nworker; i++) {
     tm_remote_options ro = remote_options(r, o, i, o->worker_address[i]);
+    char task[48];
+    remote_name(task, "worker", o->worker_task, i);
+    ro.task = task;
     TM_TRY(tm_remote_worker(&ro, &s->link[i], &s->incarnation[i], err));
   }
   return TM_OK;

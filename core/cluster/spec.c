@@ -130,11 +130,24 @@ static tm_status spec_cluster(const char *what, tm_cluster_spec *s, json_t *clus
   return TM_OK;
 }
 
-/* An evaluator stands outside of the cluster; without a cluster nothing is known. */
+static bool spec_known(const char *type) {
+  static const char *const types[] = {"chief", "worker", "ps", "evaluator"};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (strcmp(type, types[i]) == 0) return true;
+  return false;
+}
+
+/* An evaluator stands outside of the cluster, and nobody calls a chief; without a
+ * cluster nothing is known. */
 static tm_status spec_check_task(const char *what, const tm_cluster_spec *s,
                                  tm_err *err) {
+  if (!spec_known(s->task_type))
+    return spec_bad(what, err,
+                    "task.type is \"%s\"; there are chief, worker, ps, evaluator",
+                    s->task_type);
   if (strcmp(s->task_type, "evaluator") == 0 || s->njob == 0) return TM_OK;
   const tm_spec_job *job = tm_cluster_spec_job(s, s->task_type);
+  if (!job && strcmp(s->task_type, "chief") == 0) return TM_OK;
   if (!job)
     return spec_bad(what, err, "task.type is \"%s\", which is no job of the cluster",
                     s->task_type);
@@ -240,15 +253,20 @@ tm_status tm_cluster_spec_address(const tm_cluster_spec *s, const char *job,
 
 static uint64_t spec_hash(uint64_t h, const char *const *address, int32_t n) {
   for (int32_t i = 0; i < n; i++) {
-    const char *a = address[i] ? address[i] : "";
-    h = tm_hash64(a, strlen(a), h);
+    if (address[i]) h = tm_hash64(address[i], strlen(address[i]), h);
   }
   return h;
 }
 
+static uint64_t spec_count(const char *const *address, int32_t n) {
+  uint64_t count = 0;
+  for (int32_t i = 0; i < n; i++) count += address[i] != NULL;
+  return count;
+}
+
 void tm_cluster_id(const char *const *worker, int32_t nworker, const char *const *ps,
                    int32_t nps, char out[TM_CLUSTER_ID]) {
-  uint64_t h = spec_hash(tm_mix64((uint64_t)nworker + 1), worker, nworker);
-  h = spec_hash(tm_mix64(h ^ (uint64_t)nps), ps, nps);
+  uint64_t h = spec_hash(tm_mix64(spec_count(worker, nworker) + 1), worker, nworker);
+  h = spec_hash(tm_mix64(h ^ spec_count(ps, nps)), ps, nps);
   snprintf(out, TM_CLUSTER_ID, "%016" PRIx64, h);
 }

@@ -50,7 +50,7 @@ TM_CHECKED tm_status tm_cluster_spec_address(const tm_cluster_spec *s, const cha
                                              tm_err *err);
 
 /* The id that a cluster has when none is given: a hash of the addresses of workers and
- * ps, so all tasks come to the same one.  NULL addresses count as empty. */
+ * ps, so all tasks come to the same one.  NULL addresses (gaps) do not count. */
 void tm_cluster_id(const char *const *worker, int32_t nworker, const char *const *ps,
                    int32_t nps, char out[TM_CLUSTER_ID]);
 

@@ -145,6 +145,7 @@ static tm_status wsession_make(wsession *w, tm_worker_link **link, tm_err *err) 
     tm_resources_free(res);
     return s;
   }
+  memcpy((*link)->task, w->service->self.task, sizeof(*link)->task);
   (*link)->ud = w;
   (*link)->on_done = wsession_done;
   (*link)->on_down = wsession_down;

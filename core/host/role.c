@@ -43,7 +43,8 @@ static void role_print(void *ud, const char *text) {
 }
 
 static int role_fail(const tm_err *err) {
-  fprintf(stderr, "tidemill: %s: %s\n", tm_status_name(err->code), err->msg);
+  fprintf(stderr, "tidemill: %s: %s%s%s%s\n", tm_status_name(err->code), err->msg,
+          err->task[0] ? " (" : "", err->task, err->task[0] ? ")" : "");
   return 1;
 }
 
@@ -91,6 +92,14 @@ static int role_usage(const char *job, const char *bad) {
   return bad ? 2 : 0;
 }
 
+static int role_bad_timeout(const char *job, const char *text) {
+  fprintf(
+      stderr,
+      "tidemill %s: --chief-timeout takes seconds from 0 (for ever) on, not \"%s\"\n",
+      job, text);
+  return 2;
+}
+
 static int role_options(int argc, char **argv, tm_server_options *o) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--help") == 0) {
@@ -100,7 +109,10 @@ static int role_options(int argc, char **argv, tm_server_options *o) {
     if (strcmp(argv[i], "--once") == 0) {
       o->once = true;
     } else if (strcmp(argv[i], "--chief-timeout") == 0 && i + 1 < argc) {
-      o->chief_timeout = atof(argv[++i]);
+      char *end;
+      o->chief_timeout = strtod(argv[++i], &end);
+      if (!*argv[i] || *end || !(o->chief_timeout >= 0))
+        return role_bad_timeout(argv[0], argv[i]);
     } else {
       return role_usage(argv[0], argv[i]);
     }

@@ -97,6 +97,11 @@ static int session_open(lua_State *L) {
   o.connect_timeout = opt_number(L, "connect_timeout", 60);
   o.worker_address = opt_strings(L, "worker_addresses", &o.nworker);
   o.ps_address = opt_strings(L, "ps_addresses", &o.nps);
+  int32_t n = 0;
+  o.worker_task = opt_strings(L, "worker_tasks", &n);
+  if (o.worker_task && n != o.nworker) o.worker_task = NULL;
+  o.ps_task = opt_strings(L, "ps_tasks", &n);
+  if (o.ps_task && n != o.nps) o.ps_task = NULL;
   lua_getfield(L, 1, "cluster_id");
   snprintf(o.cluster_id, sizeof o.cluster_id, "%s", luaL_optstring(L, -1, ""));
   tm_lua_session *b = lua_newuserdatauv(L, sizeof *b, 1);
@@ -178,9 +183,16 @@ static int session_create(lua_State *L) {
   return 2;
 }
 
+/* session:stop_tasks(): workers and ps end too; before close */
+static int session_stop_tasks(lua_State *L) {
+  tm_session_stop_tasks(tm_lua_check_session(L, 1)->s);
+  return 0;
+}
+
 void tm_lua_open_session(lua_State *L, int core) {
   static const luaL_Reg session[] = {{"create", session_create},
                                      {"coordinator", tm_lua_session_coordinator},
+                                     {"stop_tasks", session_stop_tasks},
                                      {"close", session_close},
                                      {NULL, NULL}};
   tm_lua_new_class(L, SESSION_MT, session, session_close);

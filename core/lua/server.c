@@ -1,10 +1,12 @@
 #include "lua/server.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "cluster/server.h"
 #include "cluster/spec.h"
 #include "lua/cluster_create.h"
+#include "net/addr.h"
 
 #define SERVER_MT "tm.core.Server"
 
@@ -78,6 +80,19 @@ static int server_cluster_id(lua_State *L) {
   return 1;
 }
 
+/* core.unused_port(): a TCP port of 127.0.0.1 that nobody used a moment ago */
+static int server_unused_port(lua_State *L) {
+  int tcp, unix_fd;
+  uint16_t port;
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_addr_listen("127.0.0.1:0", &tcp, &unix_fd, &port, &err), &err);
+  close(tcp);
+  if (unix_fd >= 0) close(unix_fd);
+  lua_pushinteger(L, port);
+  return 1;
+}
+
 void tm_lua_open_server(lua_State *L, int core) {
   static const luaL_Reg server[] = {{"join", server_join},
                                     {"port", server_port},
@@ -88,4 +103,6 @@ void tm_lua_open_server(lua_State *L, int core) {
   lua_setfield(L, core, "server");
   lua_pushcfunction(L, server_cluster_id);
   lua_setfield(L, core, "cluster_id");
+  lua_pushcfunction(L, server_unused_port);
+  lua_setfield(L, core, "unused_port");
 }

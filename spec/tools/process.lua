@@ -139,13 +139,12 @@ end
 
 M.signal = kill
 
---- Abstract Unix sockets of tasks at these ports.
-function M.sockets(ports)
-  local n, text = 0, slurp "/proc/net/unix" or ""
+--- How many tasks listen at these ports, on TCP or on their Unix socket.
+function M.listeners(ports)
+  local n, unix, tcp = 0, slurp "/proc/net/unix" or "", slurp "/proc/net/tcp" or ""
   for _, port in ipairs(ports) do
-    for line in text:gmatch "[^\n]+" do
-      if line:find("@tidemill", 1, true) and line:find(":" .. port .. "$") then n = n + 1 end
-    end
+    if unix:find("@tidemill-" .. port .. "\n", 1, true) then n = n + 1 end
+    if tcp:find((": 0100007F:%04X 00000000:0000 0A"):format(port), 1, true) then n = n + 1 end
   end
   return n
 end

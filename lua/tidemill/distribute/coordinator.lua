@@ -218,10 +218,10 @@ function Coordinator:status()
   local lines = { ("%d steps done, %d running, %d queued; %d reads, %d updates"):format(s.steps, s.running,
     s.queued, s.reads, s.updates) }
   for i, w in ipairs(s.workers) do
-    lines[#lines + 1] = ("/job:worker/task:%d  %-10s %d steps"):format(i - 1, w.state, w.steps)
+    lines[#lines + 1] = ("%s  %-10s %d steps"):format(self.strategy._worker_tasks[i], w.state, w.steps)
   end
   for i, p in ipairs(s.ps) do
-    lines[#lines + 1] = ("/job:ps/task:%d  %-10s %d variables, %d slots, %.1f MB"):format(i - 1, p.state,
+    lines[#lines + 1] = ("%s  %-10s %d variables, %d slots, %.1f MB"):format(self.strategy._ps_tasks[i], p.state,
       p.variables, p.slots, p.bytes_held / 1e6)
   end
   return table.concat(lines, "\n")
@@ -232,9 +232,15 @@ function Coordinator:_close()
   self._handle = nil
 end
 
---- End it, its strategy, and a local cluster that it runs on.
-function Coordinator:close()
+--- End it, its strategy, and a local cluster that it runs on; with stop_tasks = true
+--- workers and ps in other processes too.
+function Coordinator:close(opts)
+  -- __close passes an error, or nothing, as second argument.
+  local o = options.read("close", type(opts) == "table" and getmetatable(opts) == nil and opts or nil,
+    { stop_tasks = false })
+  local open = self._handle ~= nil
   self:_close()
+  if open and o.stop_tasks then self.strategy._session:stop_tasks() end
   self.strategy:close()
 end
 Coordinator.__close = Coordinator.close

@@ -84,11 +84,19 @@ local function later(o)
   end
 end
 
+--- Names of a job's tasks; there may be gaps.
+local function task_names(spec, job)
+  local names = {}
+  for i, index in ipairs(spec:task_indices(job)) do names[i] = ("/job:%s/task:%d"):format(job, index) end
+  return names
+end
+
 local function open_session(resolver, spec, o)
   local args = { heartbeat_interval = o.heartbeat_interval, heartbeat_timeout = o.heartbeat_timeout }
   if resolver.in_process then
     args.workers, args.ps = resolver.workers, resolver.ps
   else
+    args.worker_tasks, args.ps_tasks = task_names(spec, "worker"), task_names(spec, "ps")
     args.worker_addresses, args.ps_addresses = spec:job_tasks("worker"), spec:job_tasks("ps")
     args.cluster_id = type(resolver.cluster_id) == "function" and resolver:cluster_id() or nil
   end
@@ -112,6 +120,7 @@ local function new(resolver, opts)
     num_replicas_in_sync = 1, num_workers = spec:num_tasks("worker"), num_ps = spec:num_tasks("ps"),
   }, Strategy)
   for i = 1, self.num_ps do self._held[i] = 0 end
+  self._ps_tasks, self._worker_tasks = task_names(spec, "ps"), task_names(spec, "worker")
   self._session = open_session(resolver, spec, o)
   return self
 end
@@ -182,7 +191,7 @@ function Strategy:create_variable(spec)
   local uid, handle = self._session:create(spec.name or "", dtype, shape, shards, init, spec.user ~= false)
   local list = {}
   for k, s in ipairs(shards) do
-    list[k] = { ps = s[1], device = "/job:ps/task:" .. s[1], offset = s[2], rows = s[3] }
+    list[k] = { ps = s[1], device = self._ps_tasks[s[1] + 1], offset = s[2], rows = s[3] }
   end
   return { uid = uid, handle = handle, shards = list }
 end
