@@ -33,7 +33,7 @@ local function branch(name, fn)
     local r, flat = nest.pack(fn()), {}
     shape = nest.map(function(x)
       flat[#flat + 1] = core.as_value(x)
-      return #flat
+      return nest.slot(#flat)
     end, r)
     return flat
   end)
@@ -56,7 +56,7 @@ function M.cond(p, f, g)
   for _, x in ipairs(then_in) do inputs[#inputs + 1] = x end
   for _, x in ipairs(else_in) do inputs[#inputs + 1] = x end
   local out = { ops.cond(symbol, inputs, { ["then"] = then_graph, otherwise = else_graph, nthen = #then_in }) }
-  return nest.unpack(nest.map(function(i) return out[i] end, shape))
+  return nest.unpack(nest.map(function(i) return out[i.at] end, shape))
 end
 
 --- c and b of a loop that counts its turns in one more variable, the last.

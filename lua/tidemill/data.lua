@@ -20,7 +20,7 @@ local methods = {}
 function Dataset.__index(self, key)
   if key == "element_spec" then
     local types = D.types(self._handle)
-    return nest.map(function(i) return setmetatable(types[i], M.Spec) end, self._shape)
+    return nest.map(function(i) return setmetatable(types[i.at], M.Spec) end, self._shape)
   end
   return methods[key]
 end
@@ -75,28 +75,28 @@ end
 --- Numbers, booleans, strings and lists of these are one leaf; tensors too.
 local function is_leaf(x)
   if type(x) ~= "table" or getmetatable(x) ~= nil then return true end
-  local first = x
+  local first, depth = x, 0
   while type(first) == "table" and getmetatable(first) == nil do
     if first[1] == nil then return next(first) == nil end
-    first = first[1]
+    first, depth = first[1], nest.deeper(depth)
   end
   return not core.is_tensor(first) and type(first) ~= "table"
 end
 
-local function structure(x, flat)
+local function structure(x, flat, depth)
   if is_leaf(x) then
     flat[#flat + 1] = core.as_value(x)
-    return #flat
+    return nest.slot(#flat)
   end
   local out = {}
-  for _, k in ipairs(nest.keys(x)) do out[k] = structure(x[k], flat) end
+  depth = nest.deeper(depth)
+  for _, k in ipairs(nest.keys(x)) do out[k] = structure(x[k], flat, depth) end
   return out
 end
 
 --- An element in its structure, from the flat tensors.
 local function element(shape, flat)
-  if type(shape) == "number" then return flat[shape] end
-  return nest.map(function(i) return flat[i] end, shape)
+  return nest.map(function(i) return flat[i.at] end, shape)
 end
 
 --- Arguments of a user's function: a list is unpacked, everything else is one argument.
@@ -124,7 +124,7 @@ end
 --- int64 scalars start, start + step, ... before stop; one number: from 0.
 function M.range(start, stop, step)
   if stop == nil then start, stop = 0, start end
-  return make(D.range(start, stop, step or 1), 1)
+  return make(D.range(start, stop, step or 1), nest.slot(1))
 end
 
 local function list_of(where, list)
@@ -140,7 +140,7 @@ function M.zip(list)
   local handles, shapes, n = {}, {}, 0
   for i, ds in ipairs(list) do
     handles[i] = check("zip", ds)._handle
-    shapes[i] = nest.map(function(k) return k + n end, ds._shape)
+    shapes[i] = nest.map(function(k) return nest.slot(k.at + n) end, ds._shape)
     n = n + #D.types(ds._handle)
   end
   return make(D.zip(handles), shapes)
@@ -186,7 +186,7 @@ function M.csv(opts)
   local handle = D.csv(o)
   local shape, label = {}, nil
   for i, name in ipairs(D.names(handle)) do
-    if name == o.label then label = i else shape[name] = i end
+    if name == o.label then label = nest.slot(i) else shape[name] = nest.slot(i) end
   end
   return make(handle, label and { shape, label } or shape)
 end
@@ -195,7 +195,7 @@ end
 function M.text_line(opts)
   local o = options.read("text_line", type(opts) == "string" and { files = opts } or opts, { "files", "compression" })
   o.files = files("text_line", o, "files")
-  return make(D.text_line(o), 1)
+  return make(D.text_line(o), nest.slot(1))
 end
 
 --- Images and labels in the IDX format (MNIST): { image, label } in uint8.
@@ -203,7 +203,7 @@ function M.idx(opts)
   local o = options.read("idx", opts, { "images", "labels", "compression" })
   o.images = files("idx", o, "images")
   if o.labels then o.labels = files("idx", o, "labels") end
-  return make(D.idx(o), o.labels and { 1, 2 } or 1)
+  return make(D.idx(o), o.labels and { nest.slot(1), nest.slot(2) } or nest.slot(1))
 end
 
 -- --- transforms ---
@@ -285,8 +285,8 @@ end
 
 --- { number, element }: numbers count from `start` (0).
 function methods:enumerate(start)
-  local shape = nest.map(function(i) return i + 1 end, self._shape)
-  return make(D.enumerate(self._handle, start or 0), { 1, shape })
+  local shape = nest.map(function(i) return nest.slot(i.at + 1) end, self._shape)
+  return make(D.enumerate(self._handle, start or 0), { nest.slot(1), shape })
 end
 
 --- Elements of this dataset, then those of another.

@@ -11,6 +11,8 @@ local variable = require "tidemill.variable"
 local unpack = table.unpack or unpack
 local M = {}
 
+local INLINE_MAX = 100 -- below the depth at which Lua's C stack ends
+
 ---@class tm.Function
 ---@field trace_count integer
 ---@field graph string   text of the graph traced last
@@ -69,14 +71,17 @@ local function leaf_key(x, path, flat)
     .. "variables, iterators and tables of them", path, t)
 end
 
---- Text that tells signatures apart; inputs are appended to flat.
-local function key_of(x, path, flat)
+--- Text that tells signatures apart; inputs are appended to flat.  Names carry their
+--- length, so { ["1"] = x } is not { x } and no name can look like two entries.
+local function key_of(x, path, flat, depth)
   if not nest.is_nested(x) then return leaf_key(x, path, flat) end
+  depth = nest.deeper(depth)
   local parts = {}
   for _, k in ipairs(nest.keys(x)) do
-    parts[#parts + 1] = tostring(k) .. "=" .. key_of(x[k], nest.path(path, k), flat)
+    local name = type(k) == "number" and tostring(k) or ("%d:%s"):format(#k, k)
+    parts[#parts + 1] = name .. "=" .. key_of(x[k], nest.path(path, k), flat, depth)
   end
-  return "{" .. table.concat(parts, ",") .. "}"
+  return "{" .. (type(x.n) == "number" and "#" .. number_key(x.n) or "") .. table.concat(parts, ",") .. "}"
 end
 
 -- --- tracing ---
@@ -103,7 +108,7 @@ local function results_of(self, r)
     end
     if variable.is(x) then x = x:read() end
     flat[#flat + 1] = core.as_value(x)
-    return #flat
+    return nest.slot(#flat)
   end, r, "")
   return shape, flat
 end
@@ -130,7 +135,7 @@ local function trace_now(self, args)
     graph = graph, results = shape, handles = variable.handles(core.graph_variables(graph)),
     --- Results in the structure of the function, from the flat list of tensors.
     rebuild = function(list)
-      return nest.unpack(nest.map(function(i) return list[i] end, shape))
+      return nest.unpack(nest.map(function(i) return list[i.at] end, shape))
     end,
   }
 end
@@ -214,9 +219,26 @@ local function inputs_of(flat)
   return list
 end
 
+local function leave(context, ...)
+  context.depth = context.depth - 1
+  return ...
+end
+
+--- Inside another trace: a part of it.  A recursion that depends on values never ends here.
+local function inlined(self, ...)
+  local context = trace.context()
+  if not context then return self._fn(...) end
+  context.depth = (context.depth or 0) + 1
+  if context.depth > INLINE_MAX then
+    errors.raise("failed_precondition", "%s: functions call each other %d deep while traced: a recursion whose end "
+      .. "depends on tensors is a tm.while_loop", self.name, INLINE_MAX)
+  end
+  return leave(context, self._fn(...))
+end
+
 function Function:__call(...)
   local args = nest.pack(...)
-  if core.tracing() then return self._fn(...) end
+  if core.tracing() then return inlined(self, ...) end
   local c, flat = concrete(self, args)
   c.program = c.program or core.program(c.graph)
   return c.rebuild { core.run(c.program, inputs_of(flat)) }
@@ -246,6 +268,7 @@ local function signature_of(given)
       errors.raise("invalid_argument", "func: input_signature is a list with an entry for each argument, "
         .. "entry %d must be like { shape = { -1, 2 }, dtype = \"float32\" }", i)
     end
+    for d, n in ipairs(shape) do options.count("func", ("size %d of entry %d (-1: unknown)"):format(d, i), n, -1) end
     out[i] = { shape = shape, dtype = s.dtype or s[2] }
   end
   return out

@@ -3,6 +3,7 @@
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local variable = require "tidemill.variable"
 
@@ -77,22 +78,38 @@ both("pad", function(x, paddings, ...)
   return ops.pad(x, paddings, ...)
 end)
 
+--- Size of the axis of x that is written as a Lua position; raises where there is none.
+local function axis_size(where, x, axis)
+  local at = type(axis) == "number" and (axis > 0 and axis or x.rank + 1 + axis)
+  if not at or axis == 0 or x.shape[at] == nil then
+    errors.raise("invalid_argument", "%s: axis %s of a tensor of rank %d; axes are 1 to the rank, or -1 for the last",
+      where, tostring(axis), x.rank)
+  end
+  if x.shape[at] < 0 then
+    errors.raise("invalid_argument", "%s: the size of axis %d is not known while tracing", where, axis)
+  end
+  return x.shape[at]
+end
+
 --- Parts along an axis: a count, or a list of sizes; a Lua list.
 both("split", function(x, sizes, axis)
   x, axis = core.as_value(x), axis or 1
   if type(sizes) == "number" then
-    local at = axis > 0 and axis or x.rank + 1 + axis
-    local n = x.shape[at]
-    if not n or n < 0 or n % sizes ~= 0 then
-      errors.raise("invalid_argument", "split: axis %d of size %s cannot be cut into %d equal parts", axis,
-        tostring(n), sizes)
+    local n = axis_size("split", x, axis)
+    if sizes < 1 or sizes ~= math.floor(sizes) or n % sizes ~= 0 then
+      errors.raise("invalid_argument", "split: axis %d of size %d cannot be cut into %s equal parts", axis, n,
+        tostring(sizes))
     end
     local count, each = sizes, n / sizes
     sizes = {}
     for i = 1, count do sizes[i] = math.floor(each) end
   end
+  if not nest.is_nested(sizes) then
+    errors.raise("invalid_argument", "split takes a count or a list of sizes, got %s", type(sizes))
+  end
   local parts, first = {}, 1
   for i, n in ipairs(sizes) do
+    options.count("split", ("size %d"):format(i), n, 0)
     parts[i] = core.methods.narrow(x, axis, first, n)
     first = first + n
   end
@@ -102,18 +119,17 @@ end)
 --- Slices along an axis, without it; a Lua list.
 both("unstack", function(x, axis)
   x, axis = core.as_value(x), axis or 1
-  local n = x.shape[axis > 0 and axis or x.rank + 1 + axis]
-  if not n or n < 0 then
-    errors.raise("invalid_argument", "unstack: the size of axis %d is not known", axis)
-  end
   local parts = {}
-  for i = 1, n do parts[i] = core.methods.select(x, axis, i) end
+  for i = 1, axis_size("unstack", x, axis) do parts[i] = core.methods.select(x, axis, i) end
   return parts
 end)
 
 --- Gradients scaled so that all together are no longer than clip_norm, and their norm
 --- before; a nil stays nil.
 function M.clip_by_global_norm(list, clip_norm)
+  if not nest.is_nested(list) then
+    errors.raise("invalid_argument", "clip_by_global_norm takes a list of tensors, got %s", type(list))
+  end
   local n, squares = math.max(list.n or 0, #list), {}
   for i = 1, n do
     local g = list[i]

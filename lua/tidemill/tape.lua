@@ -101,6 +101,9 @@ colon.check(Tape, Tape)
 
 --- fn(...) and its gradients by variables: value, gradients.
 function M.value_and_grad(fn, variables, ...)
+  if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
+    errors.raise("invalid_argument", "value_and_grad takes a function, got %s", type(fn))
+  end
   return trace.guard(function(...)
     local tape = M.GradientTape()
     local value = fn(...)

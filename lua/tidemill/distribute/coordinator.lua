@@ -124,12 +124,13 @@ local function resolve(args, path)
   return out
 end
 
-local function has_remote(args)
+local function has_remote(args, depth)
   if type(args) ~= "table" then return false end
   if getmetatable(args) == RemoteValue then return true end
   if getmetatable(args) ~= nil then return false end
+  depth = nest.deeper(depth)
   for _, v in pairs(args) do
-    if has_remote(v) then return true end
+    if has_remote(v, depth) then return true end
   end
   return false
 end

@@ -133,10 +133,13 @@ local Local = class("LocalClusterResolver", {
   end,
 })
 
+local TASKS_MAX = 1024 -- each is a thread or more
+
 local function sizes(where, opts)
   opts = options.read(where, opts, { "workers", "ps" })
   options.count(where, "workers", options.need(where, opts, "workers"), 1)
   options.count(where, "ps", options.need(where, opts, "ps"), 1)
+  for _, name in ipairs { "workers", "ps" } do options.number(where, name, opts[name], 1, TASKS_MAX) end
   return opts
 end
 
