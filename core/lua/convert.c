@@ -22,19 +22,30 @@ typedef struct convert_scan {
   tm_err *err;
 } convert_scan;
 
+/* An object (a layer, a dataset) is no list, whatever its raw length. */
+static tm_status scan_object(convert_scan *c) {
+  lua_State *L = c->L;
+  if (!tm_lua_metafield(L, -1, "__name")) return TM_OK;
+  const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "object";
+  tm_status s = tm_fail(c->err, TM_EINVAL, "a %s cannot become a tensor", name);
+  lua_pop(L, 1);
+  return s;
+}
+
 static tm_status scan_shape(convert_scan *c, int i) {
   lua_State *L = c->L;
   int depth = 0;
+  tm_status s = TM_OK;
   lua_pushvalue(L, i);
   while (lua_type(L, -1) == LUA_TTABLE) {
     if (tm_lua_metafield(L, -1, "__tm_tensor")) {
       lua_pop(L, 1);
       break;
     }
-    if (c->shape.rank == TM_MAX_RANK) {
-      lua_settop(L, lua_gettop(L) - depth - 1);
-      return tm_fail(c->err, TM_EINVAL, "a list is nested deeper than %d", TM_MAX_RANK);
-    }
+    s = scan_object(c);
+    if (s == TM_OK && c->shape.rank == TM_MAX_RANK)
+      s = tm_fail(c->err, TM_EINVAL, "a list is nested deeper than %d", TM_MAX_RANK);
+    if (s != TM_OK) break;
     int64_t n = (int64_t)lua_rawlen(L, -1);
     c->shape.dim[c->shape.rank++] = n;
     if (n == 0) break;
@@ -42,7 +53,7 @@ static tm_status scan_shape(convert_scan *c, int i) {
     depth++;
   }
   lua_settop(L, lua_gettop(L) - depth - 1);
-  return TM_OK;
+  return s;
 }
 
 static tm_status scan_ragged(convert_scan *c, int32_t axis) {

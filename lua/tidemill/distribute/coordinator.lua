@@ -153,6 +153,10 @@ end
 --- Queue fn(args...) for some worker; returns a RemoteValue at once.
 function Coordinator:schedule(fn, args)
   local handle = self:_open()
+  if core.tracing() then
+    errors.raise("failed_precondition", "schedule is called inside a traced function: workers schedule nothing; "
+      .. "call the function itself, it becomes a part of this one")
+  end
   if args ~= nil and (type(args) ~= "table" or getmetatable(args) ~= nil) then
     errors.raise("invalid_argument", "schedule takes the arguments as a list: schedule(fn, { a, b }), got %s",
       type(args))

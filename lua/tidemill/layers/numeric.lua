@@ -48,6 +48,12 @@ end
 
 --- Learn mean and variance, in float64 and by batches (Chan, Golub and LeVeque 1979).
 function M.Normalization:adapt(ds)
+  local spec = type(ds) == "table" and ds.element_spec
+  if self.axis and spec and spec.shape and #spec.shape == 1 and spec.shape[1] == -1 then
+    errors.raise("invalid_argument", "%s: the dataset gives batches of numbers, which have no axis %d: make it "
+      .. "Normalization{ axis = false }, or batches of vectors of one, tm.expand_dims(x, 1) before batch", self.name,
+      self.axis)
+  end
   local n, mean, m2 = 0, nil, nil
   encode.each("Normalization", ds, "float32", function(x)
     x = tm.cast(x, "float64")
