@@ -176,6 +176,12 @@ $(B)/spec/%: $(B)/obj/spec/core/%.o $(LIB_A)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(TM_LDFLAGS) -o $@ $< $(LIB_A) -lcmocka $(LIBS)
 
+# Tests of the binding have a Lua in them.
+$(B)/spec/test_lua_%: $(B)/obj/spec/core/test_lua_%.o $(LUA_OBJ) $(LIB_A)
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(TM_LDFLAGS) -o $@ $< $(LUA_OBJ) $(LIB_A) -lcmocka $(LUA_LIBS) $(LIBS)
+
 $(B)/fuzz/%: $(B)/obj/spec/fuzz/%.o $(LIB_A)
 	$(call say,LD,$@)
 	@mkdir -p $(@D)

@@ -408,7 +408,7 @@ tm_status tm_step_outputs(tm_step *st, tm_tensor **outs, tm_err *err) {
     int32_t v = st->p->first[g->out[i].node] + g->out[i].out;
     tm_status s = tm_step_tensor(st, v, &outs[i], err);
     if (!s) continue;
-    while (i--) tm_tensor_unref(outs[i]);
+    for (outs[i] = NULL; i > 0; outs[i] = NULL) tm_tensor_unref(outs[--i]);
     return s;
   }
   return TM_OK;

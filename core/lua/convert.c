@@ -310,3 +310,18 @@ void tm_lua_open_convert(lua_State *L, int core) {
   lua_pushcfunction(L, convert_tensor);
   lua_setfield(L, core, "tensor");
 }
+
+static int buf_gc(lua_State *L) {
+  tm_buf_release(lua_touserdata(L, 1));
+  return 0;
+}
+
+tm_buf *tm_lua_push_buf(lua_State *L, size_t max) {
+  tm_buf *b = lua_newuserdatauv(L, sizeof *b, 0);
+  *b = (tm_buf)TM_BUF_INIT(max);
+  luaL_newmetatable(L, "tm.core.Buf");
+  lua_pushcfunction(L, buf_gc);
+  lua_setfield(L, -2, "__gc"); /* each time: the first may have failed here */
+  lua_setmetatable(L, -2);
+  return b;
+}

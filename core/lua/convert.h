@@ -9,6 +9,7 @@
 #ifndef TM_LUA_CONVERT_H
 #define TM_LUA_CONVERT_H
 
+#include "base/buf.h"
 #include "lua/value.h"
 
 /* A Lua value at i (number, boolean, string, nested list) as a tensor.  Raises nothing
@@ -28,5 +29,9 @@ void tm_lua_push_element(lua_State *L, const tm_view *v, int64_t k);
 void tm_lua_push_table(lua_State *L, const tm_view *v);
 
 void tm_lua_open_convert(lua_State *L, int core);
+
+/* Push a buffer that the Lua stack owns, so that a raise in the middle loses nothing.
+ * It may be released sooner. */
+tm_buf *tm_lua_push_buf(lua_State *L, size_t max);
 
 #endif

@@ -20,9 +20,10 @@ void tm_lua_push_error(lua_State *L, tm_status s, const tm_err *err) {
   luaL_checkstack(L, 4, "error object");
   lua_newtable(L);
   bool filled = err && err->code != TM_OK;
-  error_set(L, "code", tm_status_name(filled ? err->code : s));
-  error_set(L, "message",
-            filled && err->msg[0] ? err->msg : tm_status_name(filled ? err->code : s));
+  if (filled) s = err->code;
+  error_set(L, "code", tm_status_name(s));
+  const char *text = s == TM_ENOMEM ? "out of memory" : tm_status_name(s);
+  error_set(L, "message", filled && err->msg[0] ? err->msg : text);
   if (filled) {
     error_set(L, "task", err->task);
     error_set(L, "op", err->op);

@@ -231,17 +231,10 @@ static int graph_optimize(lua_State *L) {
 
 static int graph_text(lua_State *L) {
   tm_graph *g = tm_lua_check_graph(L, 1);
-  tm_buf b = TM_BUF_INIT(16 << 20);
-  tm_status s = tm_graph_text(g, &b);
-  if (s) {
-    tm_buf_release(&b);
-    return tm_lua_raise(L, s, NULL);
-  }
-  char *copy = lua_newuserdatauv(L, b.len + 1, 0);
-  if (b.len) memcpy(copy, b.data, b.len);
-  size_t n = b.len;
-  tm_buf_release(&b);
-  lua_pushlstring(L, copy, n);
+  tm_buf *b = tm_lua_push_buf(L, 16 << 20);
+  tm_lua_check(L, tm_graph_text(g, b), NULL);
+  lua_pushlstring(L, (const char *)b->data, b->len);
+  tm_buf_release(b);
   return 1;
 }
 
@@ -275,13 +268,13 @@ static int graph_variables(lua_State *L) {
   tm_graph *g = tm_lua_check_graph(L, 1);
   uint64_t *uid;
   size_t n;
+  tm_buf *b = tm_lua_push_buf(L, 0); /* keeps uid */
   tm_lua_check(L, tm_graph_variables(g, &uid, &n), NULL);
-  uint64_t *copy = lua_newuserdatauv(L, (n + 1) * sizeof *copy, 0);
-  if (n) memcpy(copy, uid, n * sizeof *copy);
-  tm_free(uid, n * sizeof *uid);
+  b->data = (uint8_t *)uid;
+  b->cap = n * sizeof *uid;
   lua_createtable(L, (int)n, 0);
   for (size_t i = 0; i < n; i++) {
-    tm_lua_push_int64(L, (int64_t)copy[i]);
+    tm_lua_push_int64(L, (int64_t)uid[i]);
     lua_rawseti(L, -2, (int)i + 1);
   }
   return 1;

@@ -191,19 +191,10 @@ static int value_symbolic_text(lua_State *L, tm_value *v) {
 static int value_tostring(lua_State *L) {
   tm_value *v = tm_lua_check_value(L, 1);
   if (!v->t) return value_symbolic_text(L, v);
-  tm_buf b = TM_BUF_INIT(VALUE_TEXT_MAX);
-  tm_status s = tm_tensor_text(&v->t->v, VALUE_SUMMARY_AFTER, &b);
-  if (s) {
-    tm_buf_release(&b);
-    return tm_lua_raise(L, s, NULL);
-  }
-  /* Copied onto the C stack's side of Lua in a buffer of its own: pushlstring may
-   * raise, so the bytes are given to a userdata first. */
-  char *copy = lua_newuserdatauv(L, b.len + 1, 0);
-  if (b.len) memcpy(copy, b.data, b.len);
-  size_t n = b.len;
-  tm_buf_release(&b);
-  lua_pushlstring(L, copy, n);
+  tm_buf *b = tm_lua_push_buf(L, VALUE_TEXT_MAX);
+  tm_lua_check(L, tm_tensor_text(&v->t->v, VALUE_SUMMARY_AFTER, b), NULL);
+  lua_pushlstring(L, (const char *)b->data, b->len);
+  tm_buf_release(b);
   return 1;
 }
 
