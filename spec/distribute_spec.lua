@@ -667,6 +667,22 @@ describe("a sharded variable", function()
     end)
   end)
 
+  it("has gradients by its shards, of what used all of it", function()
+    both(function(v)
+      local tape = tm.GradientTape { persistent = true }
+      local loss = tm.reduce_sum(v * v)
+      local rows = tm.reduce_sum(tm.nn.embedding_lookup(v, tm.tensor({ 9, 1, 9 }, "int64")))
+      local g, r = tape:gradient(loss, v.variables), tape:gradient(rows, v.variables)
+      tape:close()
+      local n = #v.variables
+      assert.same(v.variables[1].shape, tm.identity(g[1]).shape)
+      assert.same({ 18, 180 }, tm.identity(g[n])[-1]:totable())
+      assert.same({ 2, 2 }, tm.identity(r[n])[-1]:totable())
+      assert.same({ 1, 1 }, tm.identity(r[1])[2]:totable())
+      assert.equal(2, tm.reduce_sum(r[1]):item())
+    end)
+  end)
+
   it("is made only of variables that fit together", function()
     cluster(1, 2, nil, function(s)
       local a = variable(s, tm.ones { 2, 3 })

@@ -1,5 +1,9 @@
 /*
- * coord_queue.h - closures that wait for a worker, in order: a bounded list.
+ * coord_queue.h - closures that wait for a worker, or for its answer: a bounded list.
+ *
+ * Invariant: ids grow from head to tail, so the head is the lowest unfinished one.  A
+ * ps forgets what it knows about lower ones, hence this must hold for closures that
+ * come back from a lost worker too.
  *
  * Ownership: an item belongs to the queue while it is in it.
  * Threads:   guarded by the coordinator's mutex.
@@ -31,11 +35,15 @@ static inline coord_item *coord_queue_head(const coord_queue *q) { return q->hea
 static inline size_t coord_queue_count(const coord_queue *q) { return q->n; }
 static inline bool coord_queue_full(const coord_queue *q) { return q->n >= q->max; }
 
+/* In order of ids: what runs again comes before what was handed out already. */
 TM_CHECKED static inline tm_status coord_queue_push(coord_queue *q, coord_item *it) {
   if (coord_queue_full(q)) return TM_EAGAIN;
-  it->next = NULL;
-  *(q->tail ? &q->tail->next : &q->head) = it;
-  q->tail = it;
+  coord_item **at = &q->head;
+  if (q->tail && q->tail->id < it->id) at = &q->tail->next;
+  while (*at && (*at)->id < it->id) at = &(*at)->next;
+  it->next = *at;
+  *at = it;
+  if (!it->next) q->tail = it;
   q->n++;
   return TM_OK;
 }
@@ -69,12 +77,16 @@ static inline coord_item *coord_queue_remove(coord_queue *q, uint64_t id) {
   return it;
 }
 
-/* All of `from` to the front of q, keeping their order. */
+/* All of `from` to their places in q. */
 static inline void coord_queue_give_back(coord_queue *q, coord_queue *from) {
-  if (!from->head) return;
-  from->tail->next = q->head;
-  if (!q->tail) q->tail = from->tail;
-  q->head = from->head;
+  coord_item **at = &q->head;
+  for (coord_item *it = from->head, *next; it; it = next) {
+    next = it->next;
+    while (*at && (*at)->id < it->id) at = &(*at)->next;
+    it->next = *at;
+    *at = it;
+    if (!it->next) q->tail = it;
+  }
   q->n += from->n;
   *from = (coord_queue){NULL, NULL, 0, from->max};
 }

@@ -40,8 +40,17 @@ local function source_of(x, i)
   return errors.raise("invalid_argument", "gradient: source %d is no tensor and no variable but a %s", i, type(x))
 end
 
+--- The part of a variable's gradient that is of one shard.
+local function gradient_of_shard(g, source)
+  local ops, from, rows = core.ops, source.offset, source.shape[1]
+  if type(g) ~= "table" then return core.methods.narrow(g, 1, from + 1, rows) end
+  local mask = ops.logical_and(ops.greater_equal(g.ids, from), ops.less(g.ids, from + rows))
+  return variable.slices(ops.boolean_mask(g.rows, mask), ops.sub(ops.boolean_mask(g.ids, mask), from), source.shape)
+end
+
 local function gradient_of(g, source)
   if not g then return nil end
+  if variable.is(source) and source._shard then return gradient_of_shard(g, source) end
   if type(g) == "table" then return variable.slices(g.rows, g.ids, source.shape) end
   return g
 end
