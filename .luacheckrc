@@ -13,7 +13,7 @@ files["lua"] = {
   },
 }
 files["lua/tidemill/meta"] = { ignore = { "1..", "2.." } }
-files["spec"] = { std = "lua54+busted" }
+files["spec"] = { std = "lua54+busted", read_globals = { "unpack" } }
 files["spec/tools"] = { std = "lua54" }
 files["examples"] = { std = "lua54", read_globals = { "unpack" } }
 files["bench"] = { std = "lua54", read_globals = { "unpack" } }
