@@ -250,6 +250,11 @@ fuzz:
 	+@$(SUB) CC=clang SAN=fuzzer fuzz-bins
 	@B=build-clang-fuzz FUZZ_SECONDS='$(FUZZ_SECONDS)' spec/tools/run.sh fuzz
 
+#: make interop       compare with the Python package safetensors (PYTHON=)
+.PHONY: interop
+interop: all $(B)/spec/test_ckpt_interop
+	@B='$(B)' spec/interop/safetensors.sh
+
 .PHONY: format bench
 format:
 	clang-format -i $$(git ls-files 'core/*.[ch]' 'spec/*.[ch]')

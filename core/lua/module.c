@@ -1,5 +1,6 @@
 #include "lua/module.h"
 
+#include "lua/ckpt.h"
 #include "lua/cluster.h"
 #include "lua/convert.h"
 #include "lua/data.h"
@@ -29,6 +30,7 @@ int luaopen_tidemill_core(lua_State *L) {
   tm_lua_open_variable(L, core);
   tm_lua_open_data(L, core);
   tm_lua_open_cluster(L, core);
+  tm_lua_open_ckpt(L, core);
   tm_lua_open_json(L, core);
   tm_lua_open_server(L, core);
   tm_lua_open_system(L, core);

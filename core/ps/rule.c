@@ -63,6 +63,15 @@ static int32_t ftrl_slots(const double *h, const char *name[], double start[]) {
   return rule_slots(names, values, 2, name, start);
 }
 
+/* By number, so that a restored slot is named without a text among the numbers. */
+static int32_t slot_slots(const double *h, const char *name[], double start[]) {
+  static const char *const names[] = {"momentum",   "rms",       "mg", "accumulator",
+                                      "accum_grad", "accum_var", "m",  "v",
+                                      "vhat",       "linear"};
+  bool known = h[1] >= 0 && h[1] < (double)TM_COUNT(names);
+  return rule_slots(&names[known ? (int)h[1] : 0], NULL, 1, name, start);
+}
+
 /* lr * sqrt(1 - b2^t) / (1 - b1^t). */
 static double adam_alpha(const double *h, int64_t t) {
   double n = (double)t;
@@ -148,6 +157,13 @@ static double nadam_product(const double *h, int64_t t) {
     double l2 = h[4] + (h[0] > 0.0 ? h[6] / (2 * h[0]) : 0.0);                         \
     tm_k_ftrl_##S(x, g, s[0], s[1], (size_t)n, (T)h[0], (T)-h[1], (T)h[3], (T)l2,      \
                   (T)h[5]);                                                            \
+  }                                                                                    \
+  static void slot_##S(T *x, const T *g, T *const *s, int64_t n, const double *h,      \
+                       int64_t t) {                                                    \
+    (void)x;                                                                           \
+    (void)h;                                                                           \
+    (void)t;                                                                           \
+    memcpy(s[0], g, (size_t)n * sizeof *g);                                            \
   }
 
 RULES(float, f32)
@@ -161,7 +177,7 @@ static const tm_rule rule_table[] = {
     ROW(adagrad, 3, 3, adagrad_slots), ROW(adadelta, 3, 3, adadelta_slots),
     ROW(adam, 4, 5, adam_slots),       ROW(adamw, 5, 5, moments_slots),
     ROW(adamax, 4, 4, moments_slots),  ROW(nadam, 4, 4, moments_slots),
-    ROW(ftrl, 4, 7, ftrl_slots),
+    ROW(ftrl, 4, 7, ftrl_slots),       ROW(slot, 2, 2, slot_slots),
 };
 
 const tm_rule *tm_rule_find(const char *name) {

@@ -13,6 +13,10 @@
  * initial_accumulator, l1, l2, l2_shrinkage, beta   accumulator, linear (adadelta,
  * adamax, nadam follow in the same table)
  *
+ * `slot` (hyper: the slot's number) stores the gradient in a slot and leaves x alone:
+ * a checkpoint is restored by it.  Numbers from 0: momentum, rms, mg, accumulator,
+ * accum_grad, accum_var, m, v, vhat, linear.  They never change.
+ *
  * t is the step number from 1.  By rows only the given rows and their slots change.
  */
 #ifndef TM_PS_RULE_H

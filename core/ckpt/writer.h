@@ -1,0 +1,63 @@
+/*
+ * writer.h - a checkpoint being written: a directory that appears whole or not at all.
+ *
+ *     TM_TRY(tm_ckpt_create("runs/ckpt-7", &w, err));
+ *     TM_TRY(tm_ckpt_put(w, "model/kernel", &shape, 0, tensor, err));
+ *     TM_TRY(tm_ckpt_value_int(w, "epoch", 3, err));
+ *     TM_TRY(tm_ckpt_commit(w, err));       -- durable, under its name
+ *     tm_ckpt_writer_free(w);               -- without a commit: no trace is left
+ *
+ * The directory holds data-00000.safetensors ... and checkpoint.json:
+ *
+ *     { "crc32c", "format": "tidemill checkpoint", "version": 1,
+ *       "files":   [{ "name", "size", "crc32c" }],
+ *       "tensors": { name: { "dtype", "shape",
+ *                            "shards": [{ "file", "entry", "first", "rows" }] } },
+ *       "values":  { name: number | bool | string | { "number": "inf" } | { "hex" } } }
+ *
+ * A tensor may come in pieces of its first axis, from row 0 on, each behind the last.
+ * Tensors are held until 32 MB are together (one larger than that alone), then written
+ * as a file: that is what a save takes of memory.
+ *
+ * While it is written the directory is called NAME.tmp-<16 hex digits>.
+ *
+ * Ownership: the writer keeps references to tensors until they are written.
+ * Threads:   one at a time.
+ */
+#ifndef TM_CKPT_WRITER_H
+#define TM_CKPT_WRITER_H
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+enum { TM_CKPT_BATCH_BYTES = 32 << 20, TM_CKPT_VERSION = 1 };
+#define TM_CKPT_INDEX "checkpoint.json"
+
+typedef struct tm_ckpt_writer tm_ckpt_writer;
+
+/* Begin.  The parent directory is made where it is missing. */
+TM_CHECKED tm_status tm_ckpt_create(const char *path, tm_ckpt_writer **out,
+                                    tm_err *err);
+/* Rows first.. of the tensor `name` of the full shape. */
+TM_CHECKED tm_status tm_ckpt_put(tm_ckpt_writer *w, const char *name,
+                                 const tm_shape *shape, int64_t first, tm_tensor *t,
+                                 tm_err *err);
+TM_CHECKED tm_status tm_ckpt_value_int(tm_ckpt_writer *w, const char *name, int64_t x,
+                                       tm_err *err);
+TM_CHECKED tm_status tm_ckpt_value_real(tm_ckpt_writer *w, const char *name, double x,
+                                        tm_err *err);
+TM_CHECKED tm_status tm_ckpt_value_bool(tm_ckpt_writer *w, const char *name, bool x,
+                                        tm_err *err);
+/* Any bytes. */
+TM_CHECKED tm_status tm_ckpt_value_str(tm_ckpt_writer *w, const char *name,
+                                       const char *p, size_t n, tm_err *err);
+/* Write the rest and give the directory its name; one of that name is replaced.  The
+ * writer takes nothing afterwards. */
+TM_CHECKED tm_status tm_ckpt_commit(tm_ckpt_writer *w, tm_err *err);
+void tm_ckpt_writer_free(tm_ckpt_writer *w); /* w may be NULL */
+
+/* Remove a checkpoint: its name is gone first, so a half-removed one is never seen.
+ * Files that are not its own stay. */
+TM_CHECKED tm_status tm_ckpt_remove(const char *path, tm_err *err);
+
+#endif

@@ -1,0 +1,371 @@
+#include "lua/ckpt.h"
+
+#include <string.h>
+
+#include "ckpt/reader.h"
+#include "ckpt/state.h"
+#include "ckpt/writer.h"
+#include "lua/convert.h"
+#include "lua/state.h"
+#include "lua/value.h"
+#include "lua/variable.h"
+
+/*
+ * Design.  A writer and a reader are userdata that are pushed closed; the state file is
+ * read into a box too, so that a raise while its table is made leaks nothing.
+ */
+#define WRITER_MT "tm.core.CheckpointWriter"
+#define READER_MT "tm.core.CheckpointReader"
+#define LIST_MT   "tm.core.CheckpointState"
+
+typedef struct ckpt_writer_box {
+  tm_ckpt_writer *w;
+} ckpt_writer_box;
+
+typedef struct ckpt_reader_box {
+  tm_ckpt_reader *r;
+} ckpt_reader_box;
+
+/* true, or nil and the error. */
+static int ckpt_answer(lua_State *L, tm_status s, const tm_err *err) {
+  if (s == TM_OK) {
+    lua_pushboolean(L, 1);
+    return 1;
+  }
+  lua_pushnil(L);
+  tm_lua_push_error(L, s, err);
+  return 2;
+}
+
+/* --- writing --- */
+
+static tm_ckpt_writer *ckpt_writer(lua_State *L) {
+  ckpt_writer_box *b = luaL_checkudata(L, 1, WRITER_MT);
+  if (!b->w) tm_lua_fail(L, TM_EPRECOND, "this checkpoint is not being written");
+  return b->w;
+}
+
+/* create(path) */
+static int ckpt_create(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  ckpt_writer_box *b = lua_newuserdatauv(L, sizeof *b, 0);
+  b->w = NULL;
+  luaL_getmetatable(L, WRITER_MT);
+  lua_setmetatable(L, -2);
+  tm_status s = tm_ckpt_create(path, &b->w, &err);
+  return s ? ckpt_answer(L, s, &err) : 1;
+}
+
+/* writer:put(name, tensor, full_shape, first_row) */
+static int ckpt_put(lua_State *L) {
+  tm_ckpt_writer *w = ckpt_writer(L);
+  const char *name = luaL_checkstring(L, 2);
+  tm_value *v = tm_lua_check_eager(L, 3, "save");
+  tm_shape shape;
+  int64_t first = 0;
+  tm_lua_check_sizes(L, 4, &shape);
+  if (!tm_lua_integer(L, 5, &first))
+    return tm_lua_fail(L, TM_EINVAL, "the first row is no number");
+  tm_err err;
+  tm_err_clear(&err);
+  return ckpt_answer(L, tm_ckpt_put(w, name, &shape, first, v->t, &err), &err);
+}
+
+/* writer:value(name, number | boolean | string) */
+static int ckpt_value(lua_State *L) {
+  tm_ckpt_writer *w = ckpt_writer(L);
+  const char *name = luaL_checkstring(L, 2);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = TM_EINVAL;
+  int64_t i;
+  size_t n;
+  switch (lua_type(L, 3)) {
+    case LUA_TBOOLEAN:
+      s = tm_ckpt_value_bool(w, name, lua_toboolean(L, 3), &err);
+      break;
+    case LUA_TNUMBER:
+#if LUA_VERSION_NUM >= 503
+      if (lua_isinteger(L, 3) && tm_lua_integer(L, 3, &i))
+#else
+      if (tm_lua_integer(L, 3, &i))
+#endif
+        s = tm_ckpt_value_int(w, name, i, &err);
+      else
+        s = tm_ckpt_value_real(w, name, lua_tonumber(L, 3), &err);
+      break;
+    case LUA_TSTRING: {
+      const char *p = lua_tolstring(L, 3, &n);
+      s = tm_ckpt_value_str(w, name, p, n, &err);
+      break;
+    }
+    default:
+      s = tm_fail(&err, TM_EINVAL, "\"%.200s\": a %s cannot be saved", name,
+                  luaL_typename(L, 3));
+  }
+  return ckpt_answer(L, s, &err);
+}
+
+static int ckpt_writer_close(lua_State *L) {
+  ckpt_writer_box *b = luaL_checkudata(L, 1, WRITER_MT);
+  tm_ckpt_writer_free(b->w);
+  b->w = NULL;
+  return 0;
+}
+
+static int ckpt_commit(lua_State *L) {
+  tm_ckpt_writer *w = ckpt_writer(L);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = tm_ckpt_commit(w, &err);
+  ckpt_writer_close(L);
+  return ckpt_answer(L, s, &err);
+}
+
+/* remove(path) */
+static int ckpt_remove(lua_State *L) {
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = tm_ckpt_remove(luaL_checkstring(L, 1), &err);
+  return ckpt_answer(L, s, &err);
+}
+
+/* --- reading --- */
+
+static tm_ckpt_reader *ckpt_reader(lua_State *L) {
+  ckpt_reader_box *b = luaL_checkudata(L, 1, READER_MT);
+  if (!b->r) tm_lua_fail(L, TM_EPRECOND, "this checkpoint is closed");
+  return b->r;
+}
+
+/* open(path) */
+static int ckpt_open(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  ckpt_reader_box *b = lua_newuserdatauv(L, sizeof *b, 0);
+  b->r = NULL;
+  luaL_getmetatable(L, READER_MT);
+  lua_setmetatable(L, -2);
+  tm_status s = tm_ckpt_open(path, &b->r, &err);
+  return s ? ckpt_answer(L, s, &err) : 1;
+}
+
+static int ckpt_reader_close(lua_State *L) {
+  ckpt_reader_box *b = luaL_checkudata(L, 1, READER_MT);
+  tm_ckpt_close(b->r);
+  b->r = NULL;
+  return 0;
+}
+
+static int ckpt_verify(lua_State *L) {
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = tm_ckpt_verify(ckpt_reader(L), &err);
+  return ckpt_answer(L, s, &err);
+}
+
+/* reader:tensors() -> list of { name, shape, dtype } */
+static int ckpt_tensors(lua_State *L) {
+  tm_ckpt_reader *r = ckpt_reader(L);
+  size_t n = tm_ckpt_ntensor(r);
+  lua_createtable(L, (int)n, 0);
+  for (size_t i = 0; i < n; i++) {
+    const tm_ckpt_tensor *t = tm_ckpt_tensor_at(r, i);
+    lua_createtable(L, 0, 3);
+    lua_pushstring(L, t->name);
+    lua_setfield(L, -2, "name");
+    tm_lua_push_shape(L, &t->shape);
+    lua_setfield(L, -2, "shape");
+    lua_pushstring(L, tm_dtype_name(t->dtype));
+    lua_setfield(L, -2, "dtype");
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+  return 1;
+}
+
+static void ckpt_push_value(lua_State *L, const tm_ckpt_value *v) {
+  switch (v->kind) {
+    case TM_CKPT_INT:
+      tm_lua_push_int64(L, v->i);
+      return;
+    case TM_CKPT_REAL:
+      lua_pushnumber(L, v->x);
+      return;
+    case TM_CKPT_BOOL:
+      lua_pushboolean(L, v->i != 0);
+      return;
+    case TM_CKPT_STR:
+      lua_pushlstring(L, v->p, v->n);
+      return;
+  }
+  lua_pushnil(L);
+}
+
+/* reader:values() -> list of { name, value } */
+static int ckpt_values(lua_State *L) {
+  tm_ckpt_reader *r = ckpt_reader(L);
+  size_t n = tm_ckpt_nvalue(r);
+  lua_createtable(L, (int)n, 0);
+  for (size_t i = 0; i < n; i++) {
+    const tm_ckpt_value *v = tm_ckpt_value_at(r, i);
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, v->name);
+    lua_setfield(L, -2, "name");
+    ckpt_push_value(L, v);
+    lua_setfield(L, -2, "value");
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+  return 1;
+}
+
+/* reader:read(name, first, rows) -> Tensor; without rows all of it */
+static int ckpt_read(lua_State *L) {
+  tm_ckpt_reader *r = ckpt_reader(L);
+  const char *name = luaL_checkstring(L, 2);
+  int64_t first = 0, rows = 0;
+  tm_err err;
+  tm_err_clear(&err);
+  const tm_ckpt_tensor *t = tm_ckpt_find(r, name);
+  if (!t)
+    return ckpt_answer(
+        L, tm_fail(&err, TM_ENOTFOUND, "the checkpoint has no \"%.300s\"", name), &err);
+  if (lua_isnoneornil(L, 4))
+    rows = t->shape.rank ? t->shape.dim[0] : 1;
+  else if (!tm_lua_integer(L, 3, &first) || !tm_lua_integer(L, 4, &rows))
+    return tm_lua_fail(L, TM_EINVAL, "read: first row and rows are numbers");
+  tm_lua_tensor *b = tm_lua_new_tensor(L);
+  tm_tensor *x;
+  tm_status s = tm_ckpt_read(r, t, first, rows, &x, &err);
+  if (s) return ckpt_answer(L, s, &err);
+  tm_value *v;
+  s = tm_value_of_tensor(x, &v);
+  tm_tensor_unref(x);
+  tm_lua_check(L, s, NULL);
+  tm_lua_adopt(L, b, v);
+  return 1;
+}
+
+/* --- the list of a directory --- */
+
+static tm_ckpt_state *ckpt_list(lua_State *L) {
+  tm_ckpt_state *s = lua_newuserdatauv(L, sizeof *s, 0);
+  memset(s, 0, sizeof *s);
+  luaL_getmetatable(L, LIST_MT);
+  lua_setmetatable(L, -2);
+  return s;
+}
+
+static int ckpt_list_gc(lua_State *L) {
+  tm_ckpt_state_release(luaL_checkudata(L, 1, LIST_MT));
+  return 0;
+}
+
+/* state_read(dir) -> { preserved =, latest =, [i] = { name =, time = } } */
+static int ckpt_state_read(lua_State *L) {
+  const char *dir = luaL_checkstring(L, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_ckpt_state *s = ckpt_list(L);
+  tm_status st = tm_ckpt_state_read(dir, s, &err);
+  if (st) return ckpt_answer(L, st, &err);
+  lua_createtable(L, (int)s->n, 2);
+  lua_pushnumber(L, s->preserved);
+  lua_setfield(L, -2, "preserved");
+  if (s->latest) lua_pushstring(L, s->latest);
+  if (s->latest) lua_setfield(L, -2, "latest");
+  for (size_t i = 0; i < s->n; i++) {
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, s->item[i].name);
+    lua_setfield(L, -2, "name");
+    lua_pushnumber(L, s->item[i].time);
+    lua_setfield(L, -2, "time");
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+  return 1;
+}
+
+/* state_write(dir, the same table) */
+static int ckpt_state_write(lua_State *L) {
+  const char *dir = luaL_checkstring(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status st = TM_OK;
+  tm_ckpt_state *s = ckpt_list(L);
+  lua_getfield(L, 2, "preserved");
+  s->preserved = lua_tonumber(L, -1);
+  lua_pop(L, 1);
+  int n = (int)lua_rawlen(L, 2);
+  for (int i = 1; st == TM_OK && i <= n; i++) {
+    lua_rawgeti(L, 2, i);
+    lua_getfield(L, -1, "name");
+    lua_getfield(L, -2, "time");
+    st = tm_ckpt_state_add(s, luaL_checkstring(L, -2), lua_tonumber(L, -1), &err);
+    lua_pop(L, 3);
+  }
+  if (st == TM_OK) st = tm_ckpt_state_write(dir, s, &err);
+  return ckpt_answer(L, st, &err);
+}
+
+/* --- random numbers --- */
+
+/* random_state() -> seed, was it set, draws so far */
+static int ckpt_random_state(lua_State *L) {
+  tm_lua *ctx = tm_lua_ctx(L);
+  tm_lua_push_int64(L, (int64_t)ctx->seed);
+  lua_pushboolean(L, ctx->seeded);
+  tm_lua_push_int64(L, (int64_t)ctx->runs);
+  return 3;
+}
+
+static int ckpt_set_random_state(lua_State *L) {
+  tm_lua *ctx = tm_lua_ctx(L);
+  int64_t seed, runs;
+  if (!tm_lua_integer(L, 1, &seed) || !tm_lua_integer(L, 3, &runs))
+    return tm_lua_fail(L, TM_EINVAL, "the state of random numbers is malformed");
+  ctx->seed = (uint64_t)seed;
+  ctx->seeded = lua_toboolean(L, 2);
+  ctx->runs = (uint64_t)runs;
+  return 0;
+}
+
+static void ckpt_class(lua_State *L, const char *name, const luaL_Reg *methods,
+                       lua_CFunction gc) {
+  luaL_newmetatable(L, name);
+  lua_pushcfunction(L, gc);
+  lua_setfield(L, -2, "__gc");
+  if (methods) {
+    lua_newtable(L);
+    luaL_setfuncs(L, methods, 0);
+    lua_setfield(L, -2, "__index");
+  }
+  lua_pop(L, 1);
+}
+
+void tm_lua_open_ckpt(lua_State *L, int core) {
+  static const luaL_Reg writer[] = {{"put", ckpt_put},
+                                    {"value", ckpt_value},
+                                    {"commit", ckpt_commit},
+                                    {"close", ckpt_writer_close},
+                                    {NULL, NULL}};
+  static const luaL_Reg reader[] = {
+      {"verify", ckpt_verify}, {"tensors", ckpt_tensors},    {"values", ckpt_values},
+      {"read", ckpt_read},     {"close", ckpt_reader_close}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"create", ckpt_create},
+                                       {"open", ckpt_open},
+                                       {"remove", ckpt_remove},
+                                       {"state_read", ckpt_state_read},
+                                       {"state_write", ckpt_state_write},
+                                       {"random_state", ckpt_random_state},
+                                       {"set_random_state", ckpt_set_random_state},
+                                       {NULL, NULL}};
+  ckpt_class(L, WRITER_MT, writer, ckpt_writer_close);
+  ckpt_class(L, READER_MT, reader, ckpt_reader_close);
+  ckpt_class(L, LIST_MT, NULL, ckpt_list_gc);
+  lua_newtable(L);
+  luaL_setfuncs(L, functions, 0);
+  lua_setfield(L, core, "ckpt");
+}

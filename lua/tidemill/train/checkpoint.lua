@@ -1,0 +1,125 @@
+--- tm.train.Checkpoint: save and restore a structure of models, optimizers, metrics,
+--- variables and plain values.
+---
+---     local checkpoint = tm.train.Checkpoint{ model = m, optimizer = o, epoch = 0 }
+---     checkpoint.epoch = 1
+---     local path, err = checkpoint:save("runs/ckpt")          -- runs/ckpt-1
+---     local status, err = checkpoint:restore(path)
+---     status:assert_consumed()
+
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local place = require "tidemill.lib.place"
+local saving = require "tidemill.train.saving"
+local state = require "tidemill.train.state"
+local status = require "tidemill.train.status"
+local tree = require "tidemill.train.tree"
+
+local M = {}
+
+---@class tm.train.Checkpoint
+---@field save_counter tm.Variable  how often it was saved
+local Checkpoint = { __name = "tm.train.Checkpoint" }
+local methods = {}
+
+function tree.root_of(x) return getmetatable(x) == Checkpoint and rawget(x, "_root") or nil end
+
+--- The variable that numbers what is saved; it lives in this process.
+local function counter(self)
+  local root = rawget(self, "_root")
+  if not root.save_counter then
+    root.save_counter = place.variable(false, 0, { name = "save_counter", shape = {}, dtype = "int64",
+      trainable = false })
+  end
+  return root.save_counter
+end
+
+function Checkpoint.__index(self, key)
+  if methods[key] then return methods[key] end
+  if key == "save_counter" then return counter(self) end
+  return rawget(self, "_root")[key]
+end
+
+function Checkpoint.__newindex(self, key, value)
+  if methods[key] or key == "save_counter" or type(key) ~= "string" then
+    errors.raise("invalid_argument", 'Checkpoint: "%s" cannot be the name of a thing to save', tostring(key))
+  end
+  rawget(self, "_root")[key] = value
+  status.look_again(self)
+end
+
+function Checkpoint:__tostring()
+  local names = {}
+  for k in pairs(rawget(self, "_root")) do names[#names + 1] = k end
+  table.sort(names)
+  return ("tm.train.Checkpoint{ %s }"):format(table.concat(names, ", "))
+end
+
+local function check_path(where, path)
+  if type(path) ~= "string" or path == "" then
+    errors.raise("invalid_argument", "Checkpoint: %s takes a path, got %s", where,
+      path == "" and "an empty string" or type(path))
+  end
+  if core.tracing() then
+    errors.raise("failed_precondition", "Checkpoint: %s inside a traced function", where)
+  end
+  return (path:gsub("(.)/+$", "%1"))
+end
+
+--- Write a checkpoint of exactly this path, without number: the path, or nil and why not.
+function methods:write(path)
+  path = check_path("write", path)
+  return saving.save(path, tree.walk(rawget(self, "_root")))
+end
+
+--- Write PREFIX-N, N being save_counter: the path, or nil and why not.
+---@param given? { number: integer, keep_state: boolean }  of the manager
+function methods:save(prefix, given)
+  prefix = check_path("save", prefix)
+  local v = counter(self)
+  local before = v:read():item()
+  v:assign(before + 1)
+  local path = ("%s-%d"):format(prefix, given and given.number or before + 1)
+  local saved, err = self:write(path)
+  if saved and not (given and given.keep_state) then
+    local dir, name = state.split(path)
+    local ok
+    ok, err = state.write(dir, { { name = name, time = os.time() }, preserved = 0 })
+    if not ok then saved = nil end
+  end
+  if not saved then
+    v:assign(before)
+    return nil, err
+  end
+  return path
+end
+
+--- Restore from a path: a status, or nil and why not.  nil restores nothing.
+function methods:restore(path)
+  if path ~= nil then
+    path = check_path("restore", path)
+    counter(self)
+  end
+  return status.restore(self, rawget(self, "_root"), path)
+end
+
+--- As restore, without save_counter.
+function methods:read(path)
+  return status.restore(self, rawget(self, "_root"), check_path("read", path))
+end
+
+--- Checkpoint{ model = m, ... }
+function M.new(given)
+  if given ~= nil and (type(given) ~= "table" or getmetatable(given) ~= nil) then
+    errors.raise("invalid_argument", "Checkpoint takes one table of things to save, got %s", type(given))
+  end
+  local self = setmetatable({}, Checkpoint)
+  rawset(self, "_root", {})
+  for k, v in pairs(given or {}) do self[k] = v end
+  return self
+end
+
+--- Is x a Checkpoint?
+function M.is(x) return type(x) == "table" and getmetatable(x) == Checkpoint end
+
+return M

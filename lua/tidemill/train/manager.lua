@@ -1,0 +1,203 @@
+--- tm.train.CheckpointManager: keeps the newest checkpoints of a directory.
+---
+---     local manager = tm.train.CheckpointManager(checkpoint, "runs", { max_to_keep = 3 })
+---     manager:restore_or_initialize()
+---     manager:save()                       -- path; nil: not due; nil, err: it failed
+---
+--- Invariants
+---   (1) The list is written before old checkpoints are deleted and again after it, so
+---       the latest is never one that is gone.
+---   (2) What was kept for its time leaves the list and is never deleted.
+
+local checkpoints = require "tidemill.train.checkpoint"
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local options = require "tidemill.lib.options"
+local state = require "tidemill.train.state"
+local values = require "tidemill.lib.values"
+
+local M = {}
+
+---@class tm.train.CheckpointManager
+---@field latest_checkpoint string?
+---@field checkpoints string[]
+local Manager = { __name = "tm.train.CheckpointManager" }
+local methods = {}
+
+local function paths(self)
+  local out = {}
+  for i, item in ipairs(self._list) do out[i] = state.join(self.directory, item.name) end
+  return out
+end
+
+function Manager.__index(self, key)
+  if methods[key] then return methods[key] end
+  local list = rawget(self, "_list")
+  if key == "latest_checkpoint" then
+    return #list > 0 and state.join(self.directory, list[#list].name) or nil
+  end
+  if key == "checkpoints" then return paths(self) end
+end
+
+local known = {
+  "keep_checkpoint_every_n_hours", "step_counter", "checkpoint_interval", "init_fn", max_to_keep = 5,
+  checkpoint_name = "ckpt",
+}
+
+local function check(o)
+  if o.max_to_keep then options.number("CheckpointManager", "max_to_keep", o.max_to_keep) end
+  if o.max_to_keep and o.max_to_keep <= 0 then
+    errors.raise("invalid_argument", "CheckpointManager: max_to_keep is a number above 0, or false to keep all, got %s",
+      tostring(o.max_to_keep))
+  end
+  if o.keep_checkpoint_every_n_hours then
+    options.number("CheckpointManager", "keep_checkpoint_every_n_hours", o.keep_checkpoint_every_n_hours, 0)
+  end
+  if o.checkpoint_interval and o.step_counter == nil then
+    errors.raise("invalid_argument", "CheckpointManager: checkpoint_interval needs step_counter")
+  end
+  if type(o.checkpoint_name) ~= "string" or o.checkpoint_name == "" or o.checkpoint_name:find("/", 1, true) then
+    errors.raise("invalid_argument", "CheckpointManager: checkpoint_name is the name of a file")
+  end
+end
+
+--- What an earlier manager left: its list, oldest first.
+local function adopt(self)
+  local now = os.time()
+  self._list, self._preserved = {}, now
+  local list, err = state.read(self.directory)
+  if not list then
+    if err.code ~= "not_found" then core.log("warn", ("CheckpointManager: %s"):format(tostring(err))) end
+    return
+  end
+  for i, item in ipairs(list) do self._list[i] = item end
+  self._preserved = list.preserved > 0 and list.preserved or now
+  if now < self._preserved then
+    core.log("warn", ("CheckpointManager: the clock went back; what \"%s\" has is kept for ever")
+      :format(self.directory))
+    self._preserved = now
+    self._list = { list[#list] }
+    self._keep = list[#list] and list[#list].name
+  end
+end
+
+--- CheckpointManager(checkpoint, directory, { max_to_keep = 5, ... })
+function M.new(checkpoint, directory, given)
+  if not checkpoints.is(checkpoint) then
+    errors.raise("invalid_argument", "CheckpointManager takes a Checkpoint first")
+  end
+  if type(directory) ~= "string" or directory == "" then
+    errors.raise("invalid_argument", "CheckpointManager takes a directory second, got %s", type(directory))
+  end
+  local o = options.read("CheckpointManager", given, known)
+  check(o)
+  local self = { checkpoint = checkpoint, directory = directory:gsub("(.)/+$", "%1"), _o = o,
+    checkpoint_interval = o.checkpoint_interval }
+  adopt(self)
+  return setmetatable(self, Manager)
+end
+
+local function step(self)
+  local x = self._o.step_counter
+  if type(x) == "function" then x = x() end
+  if values.is_variable(x) then x = x:read() end
+  if values.is_tensor(x) then x = x:item() end
+  if type(x) ~= "number" then
+    errors.raise("invalid_argument", "CheckpointManager: step_counter is a variable, or a function that gives a number")
+  end
+  return x
+end
+
+local function record(self)
+  self._list.preserved = self._preserved
+  return state.write(self.directory, self._list)
+end
+
+--- Take the oldest off the list; those whose time has come stay on disk.
+local function sweep(self)
+  local keep, hours = self._o.max_to_keep, self._o.keep_checkpoint_every_n_hours
+  local gone = {}
+  while keep and #self._list > keep do
+    local item = table.remove(self._list, 1)
+    if self._keep == item.name or (hours and item.time - hours * 3600 >= self._preserved) then
+      self._preserved = item.time
+    else
+      gone[#gone + 1] = item.name
+    end
+  end
+  return gone
+end
+
+local function delete(self, names)
+  for _, name in ipairs(names) do
+    local ok, err = core.ckpt.remove(state.join(self.directory, name))
+    if not ok and err.code ~= "not_found" then
+      core.log("warn", ("CheckpointManager: %s"):format(tostring(err)))
+    end
+  end
+end
+
+local function due(self, now, check_interval)
+  if not self.checkpoint_interval or not self._last_step then return true end
+  if now == self._last_step then return false end
+  return not check_interval or now >= self._last_step + self.checkpoint_interval
+end
+
+local function append(self, path)
+  local _, name = state.split(path)
+  for i, item in ipairs(self._list) do
+    if item.name == name then
+      table.remove(self._list, i)
+      break
+    end
+  end
+  self._list[#self._list + 1] = { name = name, time = os.time() }
+end
+
+local function read_save(given, more)
+  local o = type(given) == "table" and given or more
+  o = options.read("save", o, { "checkpoint_number", check_interval = true })
+  if type(given) == "number" then o.checkpoint_number = given end
+  if o.checkpoint_number then options.count("save", "checkpoint_number", o.checkpoint_number, 0) end
+  return o
+end
+
+--- Save: the path; nil when it is not due; nil and the error when it failed.
+--- save(number?, { check_interval = true })
+function methods:save(given, more)
+  local o = read_save(given, more)
+  local now = self.checkpoint_interval and step(self)
+  if not due(self, now, o.check_interval) then return nil end
+  local prefix = state.join(self.directory, self._o.checkpoint_name)
+  local path, err = self.checkpoint:save(prefix, { number = o.checkpoint_number, keep_state = true })
+  if not path then return nil, err end
+  append(self, path)
+  local ok
+  ok, err = record(self)
+  if not ok then
+    table.remove(self._list)
+    return nil, err
+  end
+  self._last_step = now
+  delete(self, sweep(self))
+  ok, err = record(self)
+  if not ok then return nil, err end
+  return path
+end
+
+--- Restore the latest checkpoint: its path; without one init_fn is called: nil.
+function methods:restore_or_initialize()
+  local path = self.latest_checkpoint
+  if path then
+    local status, err = self.checkpoint:restore(path)
+    if not status then return nil, err end
+    if self.checkpoint_interval then self._last_step = step(self) end
+    return path
+  end
+  if self._o.init_fn then self._o.init_fn() end
+  return nil
+end
+
+function Manager:__tostring() return ("tm.train.CheckpointManager(%q)"):format(self.directory) end
+
+return M

@@ -1,0 +1,308 @@
+--- What Checkpoint:restore gives: what was found goes to variables at once, the rest when
+--- its variable is made (a layer that builds at its first call, a field set later).
+---
+--- Invariants
+---   (1) Names, dtypes, shapes and checksums are compared before the first assignment.
+---   (2) A leaf is restored at most once by one restore: training is never undone.
+
+local Layer = require "tidemill.layers.base"
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local place = require "tidemill.lib.place"
+local saving = require "tidemill.train.saving"
+local tree = require "tidemill.train.tree"
+local tm = require "tidemill.lib.lazy"
+
+local M = {}
+
+---@class tm.train.Status
+local Status = { __name = "tm.train.Status" }
+Status.__index = Status
+
+--- Statuses that wait for variables, by checkpoint.
+local waiting = setmetatable({}, { __mode = "k" })
+
+-- --- names ---
+
+local function replaced(name, from, to)
+  if name == from then return to end
+  if name:sub(1, #from + 1) == from .. "/" then return to .. name:sub(#from + 1) end
+end
+
+--- The name under which the checkpoint has it: its own, or one by an object that either
+--- side knows by two names.
+local function find(self, name, aliases, has)
+  if has(name) then return name end
+  for _, a in ipairs(aliases) do
+    local other = replaced(name, a[2], a[1])
+    if other and has(other) then return other end
+  end
+  for _, a in ipairs(self.aliases) do
+    local other = replaced(name, a[1], a[2])
+    if other and has(other) then return other end
+  end
+end
+
+local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
+
+local function check(self, l, have, dtype, shape)
+  if have.dtype == dtype and shape_text(have.shape) == shape_text(shape) then return end
+  errors.raise("invalid_argument", '"%s" is %s of shape %s in "%s", and %s of shape %s here', l.name, have.dtype,
+    shape_text(have.shape), self.path, dtype, shape_text(shape))
+end
+
+-- --- putting values in place ---
+
+local function read(self, name, first, rows)
+  local x, err = self.reader:read(name, first, rows)
+  if x == nil then error(err, 0) end
+  return x
+end
+
+local put = {}
+
+function put.variable(self, l)
+  local v, first = l.variable, 0
+  for _, shard in ipairs(v.variables) do
+    local rows = shard.shape[1] or 1
+    shard:assign(read(self, l.found, first, rows))
+    first = first + rows
+  end
+end
+
+--- Numbers of the slots as the rule "slot" of a ps has them (core/ps/rule.h).
+local slot_number = {
+  momentum = 0, rms = 1, mg = 2, accumulator = 3, accum_grad = 4, accum_var = 5, m = 6, v = 7, vhat = 8, linear = 9,
+}
+
+function put.slot(self, l)
+  l.variable:_apply("slot", l.optimizer.uid, read(self, l.found), tm.tensor(0), tm.tensor(1, "int64"),
+    { slot_number[l.slot] })
+end
+
+function put.tensor(self, l) l.holder[l.key] = read(self, l.found) end
+
+function put.value(self, l) l.holder[l.key] = self.values[l.found] end
+
+function put.random(self, l)
+  local at = saving.RANDOM .. l.found .. "/"
+  core.ckpt.set_random_state(self.values[at .. "seed"], self.values[at .. "seeded"], self.values[at .. "runs"])
+end
+
+local function match(self, l, aliases)
+  local function tensor(name) return self.tensors[name] ~= nil end
+  local function value(name) return self.values[name] ~= nil end
+  local function random(name) return self.values[saving.RANDOM .. name .. "/seed"] ~= nil end
+  local has = l.kind == "value" and value or l.kind == "random" and random or tensor
+  l.found = find(self, l.name, aliases, has)
+  if not l.found then return false end
+  local have = self.tensors[l.found]
+  if l.kind == "variable" or l.kind == "slot" then
+    check(self, l, have, l.variable.dtype, l.variable.shape)
+  elseif l.kind == "tensor" then
+    check(self, l, have, l.holder[l.key].dtype, l.holder[l.key].shape)
+  end
+  return true
+end
+
+local function use(self, l)
+  if l.kind == "random" then
+    for _, k in ipairs { "seed", "seeded", "runs" } do self.used[saving.RANDOM .. l.found .. "/" .. k] = true end
+  else
+    self.used[l.found] = true
+  end
+  self.done[l.name] = true
+end
+
+--- The plain table of a path, made where only its parents are there; nil where something
+--- else is in the way.
+local function table_at(walk, path)
+  if walk.tables[path] then return walk.tables[path] end
+  if path == "" then return nil end
+  local above, key = path:match "^(.*)/([^/]*)$"
+  local t = table_at(walk, above or "")
+  key = tree.key_of(key or path)
+  if not t or t[key] ~= nil then return nil end
+  t[key] = {}
+  walk.tables[path] = t[key]
+  return t[key]
+end
+
+--- Values of plain tables that have no such key yet.
+local function new_values(self, walk)
+  local names = {}
+  for name in pairs(self.values) do
+    if not self.used[name] and name:sub(1, 1) ~= "@" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local path, key = name:match "^(.*)/([^/]*)$"
+    local t = table_at(walk, path or "")
+    key = tree.key_of(key or name)
+    if t and t[key] == nil then
+      t[key] = self.values[name]
+      self.used[name], self.done[name] = true, true
+    end
+  end
+end
+
+--- Restore what is here now and was not restored before.
+local function resolve(self)
+  local walk = tree.walk(self.root)
+  local todo = {}
+  self.missing = {}
+  for _, l in ipairs(walk.leaves) do
+    if not self.done[l.name] then
+      if match(self, l, walk.aliases) then
+        todo[#todo + 1] = l
+      elseif l.kind ~= "slot" then
+        self.missing[#self.missing + 1] = l.name
+      end
+    end
+  end
+  for _, l in ipairs(todo) do
+    put[l.kind](self, l)
+    use(self, l)
+  end
+  new_values(self, walk)
+end
+
+local function unused(self)
+  local list = {}
+  for name in pairs(self.tensors) do
+    if not self.used[name] then list[#list + 1] = name end
+  end
+  for name in pairs(self.values) do
+    if not self.used[name] and name:sub(1, 1) ~= "@" then list[#list + 1] = name end
+  end
+  table.sort(list)
+  return list
+end
+
+local function settle(self)
+  if not self.reader then return end
+  place.eagerly(resolve, self)
+  if #unused(self) == 0 then
+    self.reader:close()
+    self.reader = nil
+    if waiting[self.owner] == self then waiting[self.owner] = nil end
+  end
+end
+
+-- --- later ---
+
+--- After a layer was built, whoever waits looks again.
+local function watch_builds()
+  local ensure_built = Layer.ensure_built
+  function Layer:ensure_built(x)
+    if self.built then return end
+    ensure_built(self, x)
+    M.look_again()
+  end
+end
+
+local watched = false
+
+local function wait(self)
+  if not watched then
+    watched = true
+    watch_builds()
+  end
+  waiting[self.owner] = self
+end
+
+--- Restore what became there since (of one checkpoint, or of all).
+function M.look_again(owner)
+  for who, status in pairs(waiting) do
+    if owner == nil or who == owner then settle(status) end
+  end
+end
+
+-- --- the status ---
+
+local function load(self)
+  local reader, err = core.ckpt.open(self.path)
+  if not reader then error(err, 0) end
+  self.reader = reader
+  local ok, why = reader:verify()
+  if not ok then error(why, 0) end
+  for _, t in ipairs(reader:tensors()) do self.tensors[t.name] = t end
+  for _, v in ipairs(reader:values()) do
+    self.values[v.name] = v.value
+    if v.name:sub(1, #saving.ALIAS) == saving.ALIAS then
+      self.aliases[#self.aliases + 1] = { v.name:sub(#saving.ALIAS + 1), v.value }
+    end
+  end
+  table.sort(self.aliases, function(a, b) return a[1] < b[1] end)
+end
+
+local function restore(self)
+  load(self)
+  settle(self)
+  if self.reader then wait(self) end
+end
+
+--- Restore a checkpoint's table from a path: a status, or nil and the error.  No path:
+--- nothing is restored, and the status says so.
+function M.restore(owner, root, path)
+  local self = setmetatable({ owner = owner, root = root, path = path, tensors = {}, values = {}, aliases = {},
+    used = {}, done = {}, missing = {} }, Status)
+  waiting[owner] = nil
+  if path == nil then return self end
+  local ok, err = pcall(restore, self)
+  if ok then return self end
+  if self.reader then self.reader:close() end
+  return nil, errors.wrap(err)
+end
+
+local function some(list)
+  local text = {}
+  for i = 1, math.min(#list, 10) do text[i] = '"' .. list[i] .. '"' end
+  if #list > 10 then text[11] = ("and %d more"):format(#list - 10) end
+  return table.concat(text, ", ")
+end
+
+local function loaded(self)
+  if self.path == nil then
+    errors.raise("failed_precondition", "nothing was restored: no checkpoint was given to restore()")
+  end
+  settle(self)
+end
+
+--- Raise unless everything that exists here was in the checkpoint.
+function Status:assert_existing_objects_matched()
+  loaded(self)
+  if #self.missing > 0 then
+    errors.raise("failed_precondition", 'the checkpoint "%s" lacks %s', self.path, some(self.missing))
+  end
+  return self
+end
+
+--- Raise unless, besides, everything in the checkpoint was used.
+function Status:assert_consumed()
+  self:assert_existing_objects_matched()
+  local rest = unused(self)
+  if #rest > 0 then
+    errors.raise("failed_precondition", 'the checkpoint "%s" also holds %s, which nothing here takes (yet)', self.path,
+      some(rest))
+  end
+  return self
+end
+
+--- Raise unless something was restored.
+function Status:assert_nontrivial_match()
+  loaded(self)
+  if next(self.done) == nil then
+    errors.raise("failed_precondition", 'nothing here is in the checkpoint "%s"', self.path)
+  end
+  return self
+end
+
+--- It is known that not all is used.
+function Status:expect_partial() return self end
+
+function Status:__tostring()
+  return ("tm.train.Status(%s)"):format(self.path or "nothing restored")
+end
+
+return M

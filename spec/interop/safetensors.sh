@@ -1,0 +1,18 @@
+#!/bin/bash
+# The Python package `safetensors` reads what tidemill writes, and the other way round.
+# Usage: B=build spec/interop/safetensors.sh   (`make interop`); PYTHON names an
+# interpreter that has the packages safetensors and numpy.
+set -eu
+cd "$(dirname "$0")/../.."
+B=${B:-build}
+PYTHON=${PYTHON:-python3}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+"$PYTHON" -c 'import numpy, safetensors' || {
+  echo "interop: $PYTHON lacks the packages safetensors and numpy; set PYTHON" >&2
+  exit 1
+}
+"$B/tidemill" spec/interop/safetensors.lua write "$dir"
+"$PYTHON" spec/interop/safetensors_check.py "$dir"
+"$B/spec/test_ckpt_interop" "$dir/python.safetensors"

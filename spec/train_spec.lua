@@ -1,0 +1,378 @@
+-- Checkpoints: what is saved comes back, wherever variables live and however they are cut.
+local tm = require "tidemill"
+local close = dofile "spec/close.lua"
+
+local train = tm.train
+
+local function raises(code, text, fn, ...)
+  local ok, e = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.is_true(tm.is_error(e, code), tostring(e))
+  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
+end
+
+local function fails(code, text, x, e)
+  assert.is_nil(x)
+  assert.is_true(tm.is_error(e, code), tostring(e))
+  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
+end
+
+local X = tm.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
+
+local function dense_model()
+  return tm.Sequential { tm.layers.Dense { units = 4, activation = "tanh" }, tm.layers.Dense { units = 1 } }
+end
+
+local function step_of(model, optimizer)
+  return function()
+    local tape = tm.GradientTape()
+    local loss = tm.reduce_mean(tm.square(model(X) - 1))
+    optimizer:apply_gradients(tape:gradient(loss, model.trainable_variables), model.trainable_variables)
+    return loss:item()
+  end
+end
+
+local function names(path)
+  local out = {}
+  for i, v in ipairs(assert(train.list_variables(path))) do out[i] = v.name end
+  return out
+end
+
+describe("tm.train", function()
+  local dir
+
+  before_each(function()
+    dir = os.tmpname()
+    os.remove(dir)
+  end)
+  after_each(function() os.execute("rm -rf '" .. dir .. "'") end)
+
+  describe("Checkpoint", function()
+    for _, name in ipairs { "SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "AdamW", "Adamax", "Nadam", "Ftrl" } do
+      it(("continues with %s as if nothing had happened, before variables exist and after"):format(name), function()
+        local o = { learning_rate = 0.1 }
+        if name == "SGD" then o.momentum = 0.9 end
+        if name == "RMSprop" then o.momentum, o.centered = 0.9, true end
+        if name == "Adam" then o.amsgrad = true end
+        local model, optimizer = dense_model(), tm.optimizers[name](o)
+        local step = step_of(model, optimizer)
+        step()
+        step()
+        local path = assert(train.Checkpoint { model = model, optimizer = optimizer }:save(dir .. "/ckpt"))
+        local want = { step(), step() }
+
+        local before, o1 = dense_model(), tm.optimizers[name](o)
+        local status = assert(train.Checkpoint { model = before, optimizer = o1 }:restore(path))
+        local step1 = step_of(before, o1)
+        assert.same(want, { step1(), step1() })
+        status:assert_consumed()
+
+        local after, o2 = dense_model(), tm.optimizers[name](o)
+        local step2 = step_of(after, o2)
+        step2()
+        assert(train.Checkpoint { model = after, optimizer = o2 }:restore(path)):assert_consumed()
+        assert.same(want, { step2(), step2() })
+      end)
+    end
+
+    it("names things by fields and positions, not by automatic names", function()
+      local model, optimizer = dense_model(), tm.optimizers.SGD { learning_rate = 0.5, momentum = 0.9 }
+      step_of(model, optimizer)()
+      local path = assert(train.Checkpoint { net = model, o = optimizer, list = { tm.Variable(1), tm.Variable(2) },
+        ["a/b.c"] = tm.Variable(3) }:write(dir .. "/w"))
+      assert.equal(dir .. "/w", path)
+      assert.same({ "a.Sb..c", "list/1", "list/2", "net/layers/1/bias", "net/layers/1/kernel", "net/layers/2/bias",
+        "net/layers/2/kernel", "o/iterations", "o/learning_rate", "o/slots/momentum/net/layers/1/bias",
+        "o/slots/momentum/net/layers/1/kernel", "o/slots/momentum/net/layers/2/bias",
+        "o/slots/momentum/net/layers/2/kernel" }, names(path))
+      local v = train.list_variables(path)[5]
+      assert.same({ "net/layers/1/kernel", "float32" }, { v.name, v.dtype })
+      assert.same({ 3, 4 }, v.shape)
+      assert.is_true(tm.allclose(model.layers[1].kernel, train.load_variable(path, "net/layers/1/kernel")))
+      fails("not_found", "no/such", train.load_variable(path, "no/such"))
+      fails("not_found", "nowhere", train.list_variables(dir .. "/nowhere"))
+    end)
+
+    it("keeps plain values, nested, and those that the new structure lacks", function()
+      local c = train.Checkpoint { epoch = 3, rate = 0.1, text = "ж\0\255", flag = false,
+        t = { 1, "two", { x = 1 / 0 } } }
+      c.more = "later"
+      local path = assert(c:save(dir .. "/c"))
+      local d = train.Checkpoint { epoch = 0, t = { 5 } }
+      assert(d:restore(path)):assert_consumed()
+      assert.same({ 3, 0.1, "ж\0\255", false, "later" }, { d.epoch, d.rate, d.text, d.flag, d.more })
+      assert.same({ 1, "two", { x = 1 / 0 } }, d.t)
+      assert.equal("integer", math.type(d.epoch))
+      assert.equal(1, d.save_counter:read():item())
+    end)
+
+    it("keeps metrics, functional and subclassed models, and the state of random numbers", function()
+      local Net = tm.Model:extend("Net")
+      function Net:init()
+        self.blocks = { tm.layers.Dense { units = 2 }, { last = tm.layers.Dense { units = 1 } } }
+        self.scale = tm.Variable(2)
+      end
+      function Net:call(x) return self.blocks[2].last(self.blocks[1](x)) * self.scale end
+      local x = tm.Input { shape = { 3 } }
+      local function make()
+        local m = tm.metrics.Mean()
+        return { net = Net(), f = tm.Model { inputs = x, outputs = tm.layers.Dense { units = 2 }(x) }, m = m,
+          random = tm.random }
+      end
+      local a = make()
+      a.m:update_state(tm.tensor { 1, 2, 6 })
+      local want, fwant = a.net(X), a.f(X)
+      tm.random.set_seed(5)
+      tm.random.normal { 2 }
+      local path = assert(train.Checkpoint(a):save(dir .. "/c"))
+      local drawn = tm.random.normal { 3 }:totable()
+      local b = make()
+      local status = assert(train.Checkpoint(b):restore(path))
+      assert.same(drawn, tm.random.normal { 3 }:totable())
+      close.check(b.net(X):totable(), want:totable(), 0, 0)
+      close.check(b.f(X):totable(), fwant:totable(), 0, 0)
+      assert.equal(3, b.m:result():item())
+      status:assert_consumed()
+      assert.same({ "f/layers/1/bias", "f/layers/1/kernel", "m/count", "m/total", "net/blocks/1/bias",
+        "net/blocks/1/kernel", "net/blocks/2/last/bias", "net/blocks/2/last/kernel", "net/scale", "save_counter" },
+        names(path))
+    end)
+
+    it("restores a layer that builds inside a traced function", function()
+      local model = dense_model()
+      local want = model(X):totable()
+      local path = assert(train.Checkpoint { model = model }:save(dir .. "/c"))
+      local fresh = dense_model()
+      local status = assert(train.Checkpoint { model = fresh }:restore(path))
+      close.check(tm.func(function(x) return fresh(x) end)(X):totable(), want, 1e-6, 1e-6)
+      status:assert_consumed()
+    end)
+
+    it("finds an object by each of its names", function()
+      local v = tm.Variable { 1, 2 }
+      local path = assert(train.Checkpoint { a = { v = v }, b = { v = v } }:save(dir .. "/c"))
+      for _, key in ipairs { "a", "b" } do
+        local w = tm.Variable { 0, 0 }
+        assert(train.Checkpoint { [key] = { v = w } }:restore(path)):assert_existing_objects_matched()
+        assert.same({ 1, 2 }, w:read():totable())
+      end
+      path = assert(train.Checkpoint { z = v }:save(dir .. "/d"))
+      local w = tm.Variable { 0, 0 }
+      assert(train.Checkpoint { a = w, z = w }:restore(path)):assert_existing_objects_matched()
+      assert.same({ 1, 2 }, w:read():totable())
+    end)
+
+    it("says what is missing and what is unused", function()
+      local path = assert(train.Checkpoint { a = tm.Variable(1), b = tm.Variable(2) }:save(dir .. "/c"))
+      local status = assert(train.Checkpoint { a = tm.Variable(0), new = tm.Variable(0) }:restore(path))
+      raises("failed_precondition", '"new"', status.assert_existing_objects_matched, status)
+      status = assert(train.Checkpoint { a = tm.Variable(0) }:restore(path))
+      assert.equal(status, status:assert_existing_objects_matched())
+      raises("failed_precondition", '"b"', status.assert_consumed, status)
+      assert.equal(status, status:expect_partial())
+      status = assert(train.Checkpoint { other = tm.Variable(0) }:read(path))
+      raises("failed_precondition", "nothing here", status.assert_nontrivial_match, status)
+      status = train.Checkpoint { a = tm.Variable(0) }:restore(nil)
+      raises("failed_precondition", "nothing was restored", status.assert_existing_objects_matched, status)
+    end)
+
+    it("changes nothing when a dtype or shape is another", function()
+      local path = assert(train.Checkpoint { a = tm.Variable(1), b = tm.Variable { 1, 2 } }:save(dir .. "/c"))
+      local a = tm.Variable(7)
+      local c = train.Checkpoint { a = a, b = tm.Variable { 1, 2, 3 } }
+      fails("invalid_argument", '"b" is float32 of shape (2)', c:restore(path))
+      fails("invalid_argument", "float32 of shape (3) here", c:restore(path))
+      fails("invalid_argument", "int64", train.Checkpoint { a = tm.Variable(tm.tensor(1, "int64")) }:restore(path))
+      assert.equal(7, a:read():item())
+    end)
+
+    it("refuses what cannot be saved, and gives errors of the disk back", function()
+      raises("invalid_argument", '"t/f" is a function',
+        function() return train.Checkpoint { t = { f = print } }:save(dir .. "/c") end)
+      raises("invalid_argument", "save", function() train.Checkpoint { save = 1 } end)
+      raises("invalid_argument", "path", function() return train.Checkpoint {}:save(3) end)
+      local c = train.Checkpoint { a = tm.Variable(1) }
+      os.execute(("mkdir -p '%s' && touch '%s/file'"):format(dir, dir))
+      fails("not_found", dir, c:restore(dir .. "/none"))
+      fails("invalid_argument", dir .. "/file", c:save(dir .. "/file/ckpt"))
+      assert.equal(0, c.save_counter:read():item())
+      local path = assert(c:save(dir .. "/c"))
+      local f = assert(io.open(path .. "/data-00000.safetensors", "r+b"))
+      f:seek("end", -1)
+      f:write "x"
+      f:close()
+      fails("data_loss", "data-00000.safetensors", c:restore(path))
+      fails("data_loss", "data-00000.safetensors", train.load_variable(path, "a"))
+    end)
+
+    it("moves between any numbers of shards, slots included", function()
+      local function run(ps, shards, path)
+        local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.local_cluster { workers = 1, ps = ps },
+          { variable_partitioner = tm.distribute.partitioners.FixedShardsPartitioner { num_shards = shards } })
+        local emb, optimizer, metric
+        strategy:scope(function()
+          emb = tm.layers.Embedding { input_dim = 7, output_dim = 3 }
+          optimizer = tm.optimizers.Adam { learning_rate = 0.1 }
+          metric = tm.metrics.Mean()
+          emb(tm.tensor({ 0 }, "int64"))
+        end)
+        local coordinator = tm.distribute.ClusterCoordinator(strategy)
+        local step = tm.func(function(ids)
+          local tape = tm.GradientTape()
+          local loss = tm.reduce_sum(tm.square(emb(ids) - 1))
+          optimizer:apply_gradients(tape:gradient(loss, emb.trainable_variables), emb.trainable_variables)
+          metric:update_state(loss)
+          return loss
+        end)
+        local ids = tm.tensor({ 0, 3, 3, 6 }, "int64")
+        local function go(n)
+          local last
+          for _ = 1, n do last = coordinator:schedule(step, { ids }):fetch() end
+          return last
+        end
+        local checkpoint = train.Checkpoint { emb = emb, optimizer = optimizer, metric = metric }
+        if not path then
+          go(2)
+          path = assert(checkpoint:save(dir .. "/c"))
+        else
+          assert(checkpoint:restore(path)):assert_consumed()
+        end
+        local table_now = emb.weights[1]:read():totable()
+        local result = { go(2), metric:result():item(), optimizer:get_slot(emb.weights[1], "v"):totable() }
+        assert.equal(shards, #emb.weights[1].variables)
+        coordinator:close()
+        return path, table_now, result
+      end
+      local path, rows, want = run(2, 2)
+      for _, cut in ipairs { { 1, 1 }, { 3, 3 }, { 2, 5 } } do
+        local _, got, after = run(cut[1], cut[2], path)
+        assert.same(rows, got)
+        close.check(after[1], want[1], 1e-6, 1e-6)
+        close.check(after[2], want[2], 1e-6, 1e-6)
+        close.check(after[3], want[3], 1e-6, 1e-6)
+      end
+    end)
+  end)
+
+  describe("CheckpointManager", function()
+    local function numbers(manager)
+      local out = {}
+      for i, path in ipairs(manager.checkpoints) do out[i] = tonumber(path:match "-(%d+)$") end
+      return out
+    end
+
+    it("keeps the newest, adopts what is there, and restores the latest", function()
+      local v = tm.Variable(0)
+      local c = train.Checkpoint { v = v }
+      local m = train.CheckpointManager(c, dir, { max_to_keep = 2 })
+      assert.is_nil(m.latest_checkpoint)
+      for i = 1, 4 do
+        v:assign(i)
+        assert.equal(("%s/ckpt-%d"):format(dir, i), (assert(m:save())))
+      end
+      assert.same({ 3, 4 }, numbers(m))
+      assert.equal(dir .. "/ckpt-4", m.latest_checkpoint)
+      assert.equal(dir .. "/ckpt-4", train.latest_checkpoint(dir .. "/"))
+      fails("not_found", "ckpt-2", c:restore(dir .. "/ckpt-2"))
+
+      local w = tm.Variable(0)
+      local n = train.CheckpointManager(train.Checkpoint { v = w }, dir, { max_to_keep = 1 })
+      assert.same({ 3, 4 }, numbers(n))
+      assert.equal(dir .. "/ckpt-4", n:restore_or_initialize())
+      assert.equal(4, w:read():item())
+      assert.equal(dir .. "/ckpt-5", (assert(n:save())))
+      assert.same({ 5 }, numbers(n))
+      assert.equal(dir .. "/ckpt-9", (assert(n:save(9))))
+    end)
+
+    it("works where the directory was moved, with spaces and UTF-8 in its name", function()
+      local m = train.CheckpointManager(train.Checkpoint { x = 1 }, dir .. "/а б", { checkpoint_name = "имя 1" })
+      assert(m:save())
+      os.execute(("mv '%s/а б' '%s/moved'"):format(dir, dir))
+      assert.equal(dir .. "/moved/имя 1-1", train.latest_checkpoint(dir .. "/moved"))
+    end)
+
+    it("saves when the interval is due", function()
+      local step = tm.Variable(tm.tensor(0, "int64"))
+      local m = train.CheckpointManager(train.Checkpoint { step = step }, dir,
+        { step_counter = step, checkpoint_interval = 3 })
+      local saved = {}
+      for i = 0, 7 do
+        step:assign(tm.tensor(i, "int64"))
+        saved[i] = m:save() ~= nil
+        if saved[i] then assert.is_nil(m:save { check_interval = false }) end
+      end
+      assert.same({ [0] = true, false, false, true, false, false, true, false }, saved)
+      assert.truthy(m:save { check_interval = false })
+    end)
+
+    it("keeps one every n hours for ever", function()
+      local now, time = 1e9, os.time
+      os.time = function() return now end -- luacheck: ignore 122
+      finally(function() os.time = time end) -- luacheck: ignore 122
+      local c = train.Checkpoint { x = 1 }
+      local m = train.CheckpointManager(c, dir, { max_to_keep = 1, keep_checkpoint_every_n_hours = 2 })
+      for _ = 1, 6 do
+        now = now + 3600
+        assert(m:save())
+      end
+      assert.same({ 6 }, numbers(m))
+      local there = {}
+      for i = 1, 6 do there[i] = io.open(("%s/ckpt-%d/checkpoint.json"):format(dir, i)) ~= nil end
+      assert.same({ false, true, false, true, false, true }, there)
+    end)
+
+    it("keeps all with max_to_keep = false, calls init_fn, and refuses nonsense", function()
+      local called = 0
+      local c = train.Checkpoint { x = 1 }
+      local m = train.CheckpointManager(c, dir, { max_to_keep = false, init_fn = function() called = called + 1 end })
+      assert.is_nil(m:restore_or_initialize())
+      assert.equal(1, called)
+      for _ = 1, 7 do assert(m:save()) end
+      assert.equal(7, #m.checkpoints)
+      raises("invalid_argument", "max_to_keep", train.CheckpointManager, c, dir, { max_to_keep = 0 })
+      raises("invalid_argument", "step_counter", train.CheckpointManager, c, dir, { checkpoint_interval = 2 })
+      raises("invalid_argument", "did you mean", train.CheckpointManager, c, dir, { max_to_kep = 2 })
+      raises("invalid_argument", "Checkpoint", train.CheckpointManager, {}, dir)
+    end)
+
+    it("leaves the list alone when a save fails", function()
+      local m = train.CheckpointManager(train.Checkpoint { v = tm.Variable(1) }, dir)
+      assert(m:save())
+      os.execute(("rm -rf '%s/ckpt-2' && touch '%s/ckpt-2'"):format(dir, dir))
+      local path, e = m:save()
+      assert.is_nil(path)
+      assert.truthy(tostring(e):find("ckpt-2", 1, true))
+      assert.equal(dir .. "/ckpt-1", train.latest_checkpoint(dir))
+      os.remove(dir .. "/ckpt-2")
+      assert.equal(dir .. "/ckpt-2", (assert(m:save())))
+    end)
+  end)
+
+  describe("checkpoints_iterator", function()
+    it("gives the latest, or each in turn, and ends at the timeout", function()
+      local m = train.CheckpointManager(train.Checkpoint { x = 1 }, dir)
+      local got, asked = {}, 0
+      for path in train.checkpoints_iterator(dir, { timeout = 0.05 }) do got[#got + 1] = path end
+      assert.same({}, got)
+      m:save()
+      m:save()
+      local function more()
+        asked = asked + 1
+        if asked == 1 then m:save() end
+        return asked > 1
+      end
+      for path in train.checkpoints_iterator(dir, { timeout = 0.05, timeout_fn = more }) do got[#got + 1] = path end
+      assert.same({ dir .. "/ckpt-2", dir .. "/ckpt-3" }, got)
+      got = {}
+      for path in train.checkpoints_iterator(dir, { timeout = 0.05, every = true }) do got[#got + 1] = path end
+      assert.same({ dir .. "/ckpt-1", dir .. "/ckpt-2", dir .. "/ckpt-3" }, got)
+    end)
+
+    it("gives nil for a directory without a readable list", function()
+      assert.is_nil(train.latest_checkpoint(dir))
+      os.execute(("mkdir -p '%s' && echo junk > '%s/checkpoint'"):format(dir, dir))
+      assert.is_nil(train.latest_checkpoint(dir))
+    end)
+  end)
+end)
