@@ -93,3 +93,37 @@ describe("a local cluster", function()
     raises("invalid_argument", "workers must be a number from 1 to 1024", D.local_cluster, { workers = 1e9, ps = 1 })
   end)
 end)
+
+describe("integers beyond 2^53", function()
+  if not math.type then return end
+  local big, less = 9007199254740993, 9007199254740992
+
+  it("compare exactly", function()
+    assert.is_true(tm.tensor(big, "int64") > tm.tensor(less, "int64"))
+    assert.is_false(tm.tensor(big, "int64") <= less)
+  end)
+
+  it("are refused where they would be rounded", function()
+    raises("invalid_argument", "beyond 2^53", tm.fill, { 1 }, big, "int64")
+    raises("invalid_argument", "beyond 2^53", tm.range, big, big + 2, 1, "int64")
+    assert.equal(less, tm.fill({ 1 }, less, "int64"):item())
+  end)
+end)
+
+describe("a csv file", function()
+  local path = os.tmpname()
+
+  it("may start with a byte order mark, before a quote too", function()
+    local f = assert(io.open(path, "wb"))
+    f:write('\239\187\191"a\nb",c\n1,2\n')
+    f:close()
+    local e = tm.data.csv { files = path, header = true }:iterator():next()
+    os.remove(path)
+    assert.equal(1, e["a\nb"]:item())
+    assert.equal(2, e.c:item())
+  end)
+
+  it("has columns with names", function()
+    raises("invalid_argument", "column 1 has no name", tm.data.csv, { files = path, columns = { {} } })
+  end)
+end)

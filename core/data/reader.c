@@ -186,6 +186,11 @@ tm_status tm_reader_line(tm_reader *r, char **p, size_t *len, tm_err *err) {
   int64_t number = r->next_line;
   TM_TRY(reader_scan(r, p, len, err));
   r->line = number;
+  if (number == 1 && *len >= 3 && memcmp(*p, "\xef\xbb\xbf", 3) == 0) {
+    r->beg += 3; /* a byte order mark is no text */
+    *p += 3;
+    *len -= 3;
+  }
   return TM_OK;
 }
 

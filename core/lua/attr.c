@@ -126,6 +126,18 @@ static tm_status attr_func(lua_State *L, int i, const tm_param *p, tm_attr *a,
   return TM_OK;
 }
 
+/* Does the number at i survive as a double?  Floats are what they are. */
+static bool attr_exact(lua_State *L, int i, int64_t x) {
+#if LUA_VERSION_NUM >= 503
+  if (!lua_isinteger(L, i)) return true;
+  double d = (double)x;
+  return d < 0x1p63 && (int64_t)d == x;
+#else
+  (void)L, (void)i, (void)x;
+  return true;
+#endif
+}
+
 tm_status tm_lua_to_attr(lua_State *L, int i, const tm_param *p, tm_attr *a,
                          tm_err *err) {
   if (lua_isnoneornil(L, i)) return TM_OK;
@@ -143,6 +155,11 @@ tm_status tm_lua_to_attr(lua_State *L, int i, const tm_param *p, tm_attr *a,
       return TM_OK;
     case TM_ATTR_FLOAT:
       if (lua_type(L, i) != LUA_TNUMBER) return attr_wrong(L, i, p, "a number", err);
+      if (tm_lua_integer(L, i, &x) && !attr_exact(L, i, x))
+        return tm_fail(err, TM_EINVAL,
+                       "argument \"%s\": %" PRId64
+                       " is beyond 2^53, where a float64 is not exact; use tm.tensor",
+                       p->name, x);
       tm_attr_set_float(a, lua_tonumber(L, i));
       return TM_OK;
     case TM_ATTR_STR:

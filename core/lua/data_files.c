@@ -77,6 +77,7 @@ static void file_column(lua_State *L, int list, size_t k, tm_csv_column *c) {
   lua_rawgeti(L, list, (int)k + 1);
   int at = lua_gettop(L);
   c->name = file_str(L, at, "name");
+  if (!c->name) tm_lua_fail(L, TM_EINVAL, "csv: column %zu has no name", k + 1);
   const char *dtype = file_str(L, at, "dtype");
   c->dtype = TM_DTYPE_NONE;
   if (dtype) {

@@ -200,8 +200,9 @@ static int value_tostring(lua_State *L) {
 
 /* --- comparison --- */
 
-static double value_scalar(lua_State *L, int i) {
-  if (lua_type(L, i) == LUA_TNUMBER) return lua_tonumber(L, i);
+/* The one number at i in its place, as Lua has it: integers stay exact. */
+static void value_scalar(lua_State *L, int i) {
+  if (lua_type(L, i) == LUA_TNUMBER) return;
   tm_value *v = tm_lua_check_value(L, i);
   if (!v->t)
     tm_lua_fail(L, TM_EINVAL,
@@ -211,16 +212,32 @@ static double value_scalar(lua_State *L, int i) {
     tm_lua_fail(L, TM_EINVAL,
                 "a Lua comparison needs tensors of one number: use a:less(b) for all "
                 "elements");
-  return tm_view_get_f64(&v->t->v, 0);
+  if (tm_dtype_is_number(v->type.dtype) && v->type.dtype != TM_BOOL)
+    tm_lua_push_element(L, &v->t->v, 0);
+  else
+    lua_pushnumber(L, tm_view_get_f64(&v->t->v, 0));
+  lua_replace(L, i);
 }
 
 static int value_lt(lua_State *L) {
-  lua_pushboolean(L, value_scalar(L, 1) < value_scalar(L, 2));
+  value_scalar(L, 1);
+  value_scalar(L, 2);
+#if LUA_VERSION_NUM >= 502
+  lua_pushboolean(L, lua_compare(L, 1, 2, LUA_OPLT));
+#else
+  lua_pushboolean(L, lua_tonumber(L, 1) < lua_tonumber(L, 2));
+#endif
   return 1;
 }
 
 static int value_le(lua_State *L) {
-  lua_pushboolean(L, value_scalar(L, 1) <= value_scalar(L, 2));
+  value_scalar(L, 1);
+  value_scalar(L, 2);
+#if LUA_VERSION_NUM >= 502
+  lua_pushboolean(L, lua_compare(L, 1, 2, LUA_OPLE));
+#else
+  lua_pushboolean(L, lua_tonumber(L, 1) <= lua_tonumber(L, 2));
+#endif
   return 1;
 }
 

@@ -164,6 +164,9 @@ local function column(c, i)
   if type(c) ~= "table" then
     errors.raise("invalid_argument", "csv: column %d must be a name or { name, dtype, default }", i)
   end
+  if type(c[1] or c.name) ~= "string" or (c[1] or c.name) == "" then
+    errors.raise("invalid_argument", "csv: column %d has no name; it must be a name or { name, dtype, default }", i)
+  end
   local default = c[3]
   if default == nil then default = c.default end
   return { name = c[1] or c.name, dtype = c[2] or c.dtype, default = default ~= nil and tostring(default) or nil }
