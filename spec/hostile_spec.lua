@@ -127,3 +127,20 @@ describe("a csv file", function()
     raises("invalid_argument", "column 1 has no name", tm.data.csv, { files = path, columns = { {} } })
   end)
 end)
+
+describe("the program", function()
+  it("launches with its standard streams closed", function()
+    local root = debug.getinfo(1, "S").source:match "^@(.*)spec/" or ""
+    local program = root .. "build/tidemill"
+    local f = io.open(program)
+    if not f then return end
+    f:close()
+    local path = os.tmpname()
+    local script = assert(io.open(path, "w"))
+    script:write "os.exit(7)"
+    script:close()
+    local _, _, code = os.execute(program .. " launch --workers 1 --ps 1 " .. path .. " <&- >&- 2>&-")
+    os.remove(path)
+    if code then assert.equal(7, code) end
+  end)
+end)
