@@ -138,6 +138,43 @@ describe("tm.train", function()
         names(path))
     end)
 
+    it("restores what is built later when nobody keeps the checkpoint", function()
+      local model = dense_model()
+      local want = model(X):totable()
+      local path = assert(train.Checkpoint { model = model }:save(dir .. "/c"))
+      local fresh = dense_model()
+      assert(train.Checkpoint { model = fresh }:restore(path))
+      collectgarbage()
+      collectgarbage()
+      assert.same(want, fresh(X):totable())
+      fresh.layers[1].bias:assign { 1, 2, 3, 4 }
+      local other = dense_model()
+      other(X)
+      assert.same({ 1, 2, 3, 4 }, fresh.layers[1].bias:read():totable())
+    end)
+
+    it("forgets what nobody can fill any more", function()
+      local path = assert(train.Checkpoint { model = tm.Variable(1), rest = tm.Variable(2) }:save(dir .. "/c"))
+      local kept = setmetatable({}, { __mode = "k" })
+      do
+        local model = dense_model()
+        kept[model] = true
+        assert(train.Checkpoint { other = model }:restore(path))
+      end
+      collectgarbage()
+      collectgarbage()
+      assert.is_nil(next(kept))
+    end)
+
+    it("says so when a layer that is built later has another shape", function()
+      local model = dense_model()
+      model(X)
+      local path = assert(train.Checkpoint { model = model }:save(dir .. "/c"))
+      local wide = tm.Sequential { tm.layers.Dense { units = 5 }, tm.layers.Dense { units = 1 } }
+      assert(train.Checkpoint { model = wide }:restore(path))
+      raises("invalid_argument", "(3, 5) here", wide, X)
+    end)
+
     it("restores a layer that builds inside a traced function", function()
       local model = dense_model()
       local want = model(X):totable()

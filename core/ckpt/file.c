@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* renameat2 */
+#define _GNU_SOURCE /* renameat2, flock */
 #include "ckpt/file.h"
 
 #include <errno.h>
@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -236,6 +237,15 @@ tm_status tm_dir_publish(const char *temp, const char *path, bool *swapped,
     *swapped = true;
   }
   return tm_dir_sync(parent, err);
+}
+
+bool tm_dir_hold(const char *path, int *fd) {
+  *fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (*fd < 0) return false;
+  if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return true;
+  close(*fd);
+  *fd = -1;
+  return false;
 }
 
 tm_status tm_file_replace(const char *dir, const char *name, const void *p, size_t n,

@@ -80,6 +80,10 @@ TM_CHECKED tm_status tm_dir_make(const char *path, tm_err *err);
 TM_CHECKED tm_status tm_dir_publish(const char *temp, const char *path, bool *swapped,
                                     tm_err *err);
 
+/* Hold a directory while it is in use: *fd, closed by the caller, keeps it.  False: it
+ * is held by another process, gone, or its file system has no locks (*fd is -1). */
+bool tm_dir_hold(const char *path, int *fd);
+
 /* Replace dir/name by n bytes, all of them or none; durable. */
 TM_CHECKED tm_status tm_file_replace(const char *dir, const char *name, const void *p,
                                      size_t n, tm_err *err);

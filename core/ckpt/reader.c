@@ -23,7 +23,9 @@
  * Invariants of an open reader:
  *   (1) Names of files are single names: nothing outside of the directory is opened.
  *   (2) The shards of a tensor cover its rows in order, without hole or overlap.
- *   (3) No byte of a file is given out before its size and CRC32C were compared.
+ *   (3) A shard takes no more bytes than its file has, so nothing is allocated that the
+ *       index merely claims.
+ *   (4) No byte of a file is given out before its size and CRC32C were compared.
  */
 typedef struct reader_file {
   char *name;
@@ -118,6 +120,12 @@ static tm_status reader_shape(const tm_ckpt_reader *r, const char *name,
 
 static int64_t rows_of(const tm_shape *s) { return s->rank ? s->dim[0] : 1; }
 
+static size_t row_bytes_of(const tm_ckpt_tensor *t) {
+  tm_shape row = t->shape;
+  if (row.rank) row.dim[0] = 1;
+  return (size_t)tm_shape_count(&row) * tm_dtype_size(t->dtype);
+}
+
 static tm_status reader_shards(tm_ckpt_reader *r, tm_ckpt_tensor *t, const json_t *v,
                                tm_err *err) {
   size_t n = json_array_size(v);
@@ -137,6 +145,8 @@ static tm_status reader_shards(tm_ckpt_reader *r, tm_ckpt_tensor *t, const json_
     s->file = (size_t)file;
     if (s->first != next || s->rows > rows_of(&t->shape) - next)
       return reader_bad(r, "shards do not cover the tensor", t->name, err);
+    if ((uint64_t)s->rows * row_bytes_of(t) > r->file[s->file].size)
+      return reader_bad(r, "a shard is larger than its file", t->name, err);
     next += s->rows;
   }
   if (next == rows_of(&t->shape)) return TM_OK;
@@ -399,12 +409,10 @@ tm_status tm_ckpt_read(tm_ckpt_reader *r, const tm_ckpt_tensor *t, int64_t first
   if (first < 0 || n < 0 || first > rows || n > rows - first)
     return tm_fail(err, TM_ERANGE, "\"%.200s\" has %" PRId64 " rows in the checkpoint",
                    t->name, rows);
-  tm_shape shape = t->shape, row = t->shape;
+  tm_shape shape = t->shape;
   if (shape.rank) shape.dim[0] = n;
-  if (row.rank) row.dim[0] = 1;
-  size_t row_bytes = (size_t)tm_shape_count(&row) * tm_dtype_size(t->dtype);
   TM_TRY(tm_tensor_new(t->dtype, &shape, out, err));
-  tm_status s = reader_rows(r, t, first, n, row_bytes, (*out)->v.data, err);
+  tm_status s = reader_rows(r, t, first, n, row_bytes_of(t), (*out)->v.data, err);
   if (s) {
     tm_tensor_unref(*out);
     *out = NULL;

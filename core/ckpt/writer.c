@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -23,7 +25,8 @@
  *   (1) Pieces of a tensor come in order: `rows` of the last tensor counts what came,
  *       and a new name is taken only when the last tensor is whole.
  *   (2) Until commit() succeeds nothing exists under `path` that was not there before.
- *   (3) After a failure the writer only may be freed: `status` keeps the first one.
+ *   (3) `hold` is the lock on the directory `temp`, -1 where there are no locks.
+ *   (4) After a failure the writer only may be freed: `status` keeps the first one.
  */
 enum { WRITER_BATCH = 4096, WRITER_MAX_NAME = 2048, WRITER_MAX_TENSORS = 1000000 };
 
@@ -36,6 +39,7 @@ struct tm_ckpt_writer {
   char path[TM_PATH_MAX], temp[TM_PATH_MAX], parent[TM_PATH_MAX];
   tm_status status;
   bool made, done;
+  int hold;
   json_t *root, *files, *tensors, *values;
   writer_piece piece[WRITER_BATCH];
   size_t npiece;
@@ -73,19 +77,31 @@ static tm_status writer_paths(tm_ckpt_writer *w, const char *path, tm_err *err) 
   if (n == 0 || n + 32 >= TM_PATH_MAX)
     return tm_fail(err, TM_EINVAL, "a checkpoint's path is empty or too long");
   memcpy(w->path, path, n);
-  snprintf(w->temp, sizeof w->temp, "%.*s.tmp-%016" PRIx64, (int)n, path,
-           tm_random_id());
+  memcpy(w->temp, path, n);
   return tm_path_parent(w->parent, w->path, err);
+}
+
+/* A sweep may take the directory before it is held: then another one is made. */
+static tm_status writer_dir(tm_ckpt_writer *w, tm_err *err) {
+  size_t n = strlen(w->path);
+  for (int turn = 0;; turn++) {
+    snprintf(w->temp + n, sizeof w->temp - n, ".tmp-%016" PRIx64, tm_random_id());
+    TM_TRY(tm_dir_make(w->temp, err));
+    if (tm_dir_hold(w->temp, &w->hold) || turn == 8) return TM_OK;
+    struct stat st;
+    if (stat(w->temp, &st) == 0) return TM_OK; /* no locks here */
+  }
 }
 
 tm_status tm_ckpt_create(const char *path, tm_ckpt_writer **out, tm_err *err) {
   *out = NULL;
   tm_ckpt_writer *w = tm_calloc(1, sizeof *w);
   if (!w) return writer_nomem(err);
+  w->hold = -1;
   tm_status s = writer_tree(w, err);
   if (s == TM_OK) s = writer_paths(w, path, err);
   if (s == TM_OK) s = tm_dir_make(w->parent, err);
-  if (s == TM_OK) s = tm_dir_make(w->temp, err);
+  if (s == TM_OK) s = writer_dir(w, err);
   w->made = s == TM_OK;
   if (s) {
     tm_ckpt_writer_free(w);
@@ -354,6 +370,7 @@ void tm_ckpt_writer_free(tm_ckpt_writer *w) {
   writer_drop(w);
   /* What was swapped away, or what never got its name: nobody misses it. */
   if (w->made && remove_dir(w->temp, NULL) != TM_OK) w->made = false;
+  if (w->hold >= 0) close(w->hold);
   json_decref(w->root);
   tm_free(w, sizeof *w);
 }
@@ -371,4 +388,39 @@ tm_status tm_ckpt_remove(const char *path, tm_err *err) {
     return tm_file_fail(err, errno, "remove", path);
   TM_TRY(tm_dir_sync(parent, err));
   return remove_dir(temp, err);
+}
+
+/* NAME-....tmp-<16 hex digits> */
+static bool sweep_is_temp(const char *entry, const char *name) {
+  size_t n = strlen(name), len = strlen(entry);
+  if (len < n + 1 + 21 || strncmp(entry, name, n) != 0 || entry[n] != '-') return false;
+  const char *tail = entry + len - 21;
+  return strncmp(tail, ".tmp-", 5) == 0 && strspn(tail + 5, "0123456789abcdef") == 16;
+}
+
+/* Whole under a temporary name while the name itself is free: kept, it may be the only
+ * one (a swap by hand that did not end). */
+static bool sweep_is_only_copy(const char *temp) {
+  char index[TM_PATH_MAX], path[TM_PATH_MAX];
+  size_t n = strlen(temp) - 21;
+  memcpy(path, temp, n);
+  path[n] = '\0';
+  if (tm_path_join(index, temp, TM_CKPT_INDEX, NULL)) return true;
+  return access(index, F_OK) == 0 && access(path, F_OK) != 0;
+}
+
+void tm_ckpt_sweep(const char *dir, const char *name) {
+  char temp[TM_PATH_MAX];
+  int hold;
+  DIR *d = opendir(dir);
+  if (!d) return;
+  for (struct dirent *e; (e = readdir(d));) {
+    if (!sweep_is_temp(e->d_name, name) || tm_path_join(temp, dir, e->d_name, NULL))
+      continue;
+    if (!tm_dir_hold(temp, &hold)) continue;
+    tm_status s = sweep_is_only_copy(temp) ? TM_OK : remove_dir(temp, NULL);
+    (void)s; /* it stays, as the header says */
+    close(hold);
+  }
+  closedir(d);
 }

@@ -19,7 +19,9 @@
  * Tensors are held until 32 MB are together (one larger than that alone), then written
  * as a file: that is what a save takes of memory.
  *
- * While it is written the directory is called NAME.tmp-<16 hex digits>.
+ * While it is written the directory is called NAME.tmp-<16 hex digits>, and held
+ * (tm_dir_hold).  One that nobody holds is what a process left that ended: sweep()
+ * takes it away.
  *
  * Ownership: the writer keeps references to tensors until they are written.
  * Threads:   one at a time.
@@ -59,5 +61,9 @@ void tm_ckpt_writer_free(tm_ckpt_writer *w); /* w may be NULL */
 /* Remove a checkpoint: its name is gone first, so a half-removed one is never seen.
  * Files that are not its own stay. */
 TM_CHECKED tm_status tm_ckpt_remove(const char *path, tm_err *err);
+
+/* Remove what ended saves of checkpoints NAME-... left in a directory.  What cannot be
+ * removed stays. */
+void tm_ckpt_sweep(const char *dir, const char *name);
 
 #endif

@@ -132,6 +132,12 @@ static int ckpt_remove(lua_State *L) {
   return ckpt_answer(L, s, &err);
 }
 
+/* sweep(dir, name): what ended saves left there */
+static int ckpt_sweep(lua_State *L) {
+  tm_ckpt_sweep(luaL_checkstring(L, 1), luaL_checkstring(L, 2));
+  return 0;
+}
+
 /* --- reading --- */
 
 static tm_ckpt_reader *ckpt_reader(lua_State *L) {
@@ -357,6 +363,7 @@ void tm_lua_open_ckpt(lua_State *L, int core) {
   static const luaL_Reg functions[] = {{"create", ckpt_create},
                                        {"open", ckpt_open},
                                        {"remove", ckpt_remove},
+                                       {"sweep", ckpt_sweep},
                                        {"state_read", ckpt_state_read},
                                        {"state_write", ckpt_state_write},
                                        {"random_state", ckpt_random_state},

@@ -329,6 +329,33 @@ static void the_latest_loads_whenever_the_process_is_killed(void **state) {
   assert_true(k > 15);
 }
 
+static void a_sweep_takes_away_what_killed_saves_left_and_nothing_else(void **state) {
+  (void)state;
+  char where[TM_PATH_MAX], path[TM_PATH_MAX];
+  tm_err err = {0};
+  tm_ckpt_writer *w;
+  in_dir(where, "swept");
+  assert_ok_err(turn(where, 1, &err), &err);
+  for (long k = 5; k < 12; k++) assert_false(killed_at(where, 2, k));
+  for (long k = 8; k < 20; k += 3) assert_false(killed_at(where, 1, k));
+  assert_true(count_names(where) > 4);
+  assert_ok_err(tm_ckpt_create(in_dir(path, "swept/ckpt-7"), &w, &err), &err);
+  tm_ckpt_sweep(where, "other");
+  assert_true(count_names(where) > 5);
+  tm_ckpt_sweep(where, "ckpt");
+  tm_ckpt_sweep("/nowhere", "ckpt");
+  assert_int_equal(latest(where), 1);
+  assert_ok_err(tm_ckpt_value_int(w, "x", 1, &err), &err);
+  assert_ok_err(tm_ckpt_commit(w, &err), &err); /* its directory was held */
+  tm_ckpt_writer_free(w);
+  size_t left = 0;
+  DIR *d = opendir(where);
+  for (struct dirent *e; (e = readdir(d));)
+    left += strstr(e->d_name, ".tmp-") && strncmp(e->d_name, "ckpt-", 5) == 0;
+  closedir(d);
+  assert_int_equal(left, 0);
+}
+
 static void the_latest_loads_when_its_own_name_is_saved_again_and_killed(void **state) {
   (void)state;
   char where[TM_PATH_MAX];
@@ -490,6 +517,7 @@ int main(void) {
       cmocka_unit_test(pieces_that_do_not_follow_are_refused),
       cmocka_unit_test(a_changed_byte_anywhere_is_found_and_the_file_named),
       cmocka_unit_test(the_latest_loads_whenever_the_process_is_killed),
+      cmocka_unit_test(a_sweep_takes_away_what_killed_saves_left_and_nothing_else),
       cmocka_unit_test(the_latest_loads_when_its_own_name_is_saved_again_and_killed),
       cmocka_unit_test(a_call_that_fails_is_an_error_and_the_latest_stays),
       cmocka_unit_test(nothing_is_left_behind_when_only_one_call_fails),

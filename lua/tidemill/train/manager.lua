@@ -65,6 +65,7 @@ end
 local function adopt(self)
   local now = os.time()
   self._list, self._preserved = {}, now
+  core.ckpt.sweep(self.directory, self._o.checkpoint_name)
   local list, err = state.read(self.directory)
   if not list then
     if err.code ~= "not_found" then core.log("warn", ("CheckpointManager: %s"):format(tostring(err))) end

@@ -19,7 +19,8 @@ local M = {}
 local Status = { __name = "tm.train.Status" }
 Status.__index = Status
 
---- Statuses that wait for variables, by checkpoint.
+--- Statuses that wait for variables, by each object that they walked: a status lives as
+--- long as something that it may still fill.
 local waiting = setmetatable({}, { __mode = "k" })
 
 -- --- names ---
@@ -149,6 +150,7 @@ end
 --- Restore what is here now and was not restored before.
 local function resolve(self)
   local walk = tree.walk(self.root)
+  self.walked = walk.seen
   local todo = {}
   self.missing = {}
   for _, l in ipairs(walk.leaves) do
@@ -179,14 +181,15 @@ local function unused(self)
   return list
 end
 
+local function stop(self)
+  if self.reader then self.reader:close() end
+  self.reader = nil
+end
+
 local function settle(self)
   if not self.reader then return end
   place.eagerly(resolve, self)
-  if #unused(self) == 0 then
-    self.reader:close()
-    self.reader = nil
-    if waiting[self.owner] == self then waiting[self.owner] = nil end
-  end
+  if #unused(self) == 0 then stop(self) end
 end
 
 -- --- later ---
@@ -209,13 +212,28 @@ local function wait(self)
     watch_builds()
   end
   waiting[self.owner] = self
+  for object in pairs(self.walked) do waiting[object] = self end
+  self.walked = nil
+end
+
+local function look_again(self)
+  local ok, err = pcall(settle, self)
+  if not ok then stop(self) end
+  if self.reader then wait(self) end
+  if not ok then error(err, 0) end
 end
 
 --- Restore what became there since (of one checkpoint, or of all).
 function M.look_again(owner)
-  for who, status in pairs(waiting) do
-    if owner == nil or who == owner then settle(status) end
+  local found = {}
+  for object, status in pairs(waiting) do
+    if not status.reader then
+      waiting[object] = nil
+    elseif owner == nil or status.owner == owner then
+      found[status] = true
+    end
   end
+  for status in pairs(found) do look_again(status) end
 end
 
 -- --- the status ---
@@ -247,11 +265,11 @@ end
 function M.restore(owner, root, path)
   local self = setmetatable({ owner = owner, root = root, path = path, tensors = {}, values = {}, aliases = {},
     used = {}, done = {}, missing = {} }, Status)
-  waiting[owner] = nil
+  if waiting[owner] then stop(waiting[owner]) end
   if path == nil then return self end
   local ok, err = pcall(restore, self)
   if ok then return self end
-  if self.reader then self.reader:close() end
+  stop(self)
   return nil, errors.wrap(err)
 end
 
