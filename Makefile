@@ -74,19 +74,22 @@ TM_LDFLAGS = $(SAN_FLAGS) $(LDFLAGS)
 
 CORE_SRC := $(filter-out core/lua/% core/host/%,$(wildcard core/*/*.c))
 LUA_SRC := $(wildcard core/lua/*.c)
-HOST_SRC := $(wildcard core/host/*.c)
+HOST_SRC := $(filter-out core/host/embed.c,$(wildcard core/host/*.c))
 TEST_SRC := $(wildcard spec/core/test_*.c)
 FUZZ_SRC := $(wildcard spec/fuzz/fuzz_*.c)
 LUA_MODULES := $(shell find lua -name '*.lua' 2>/dev/null)
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 CORE_OBJ := $(call obj,$(CORE_SRC))
+# What only programs that embed tidemill need of the host.
+EMBED_OBJ := $(call obj,core/host/embed.c)
 LUA_OBJ := $(call obj,$(LUA_SRC))
 HOST_OBJ := $(call obj,$(HOST_SRC))
 TEST_BIN := $(patsubst spec/core/%.c,$(B)/spec/%,$(TEST_SRC))
 FUZZ_BIN := $(patsubst spec/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 REPLAY_BIN := $(patsubst spec/fuzz/%.c,$(B)/replay/%,$(FUZZ_SRC))
 
+LIB_OBJ := $(CORE_OBJ) $(LUA_OBJ) $(EMBED_OBJ)
 LIB_A := $(B)/libtidemill.a
 LIB_SO := $(B)/libtidemill.so
 CORE_SO := $(if $(LUA_SRC),$(B)/lib/tidemill/core.so)
@@ -142,17 +145,19 @@ $(B)/flags: FORCE
 # Libraries depend on the list of their members, so that a deleted file goes.
 $(B)/members: FORCE
 	@mkdir -p $(B)
-	@printf '%s\n' '$(CORE_OBJ)' | cmp -s - $@ || printf '%s\n' '$(CORE_OBJ)' > $@
+	@printf '%s\n' '$(LIB_OBJ)' | cmp -s - $@ || printf '%s\n' '$(LIB_OBJ)' > $@
 .PHONY: FORCE
 FORCE:
 
-$(LIB_A): $(CORE_OBJ) $(B)/members
+$(LIB_A): $(LIB_OBJ) $(B)/members
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && ar rcs $@ $(CORE_OBJ)
+	$(Q)rm -f $@ && ar rcs $@ $(LIB_OBJ)
 
-$(LIB_SO): $(CORE_OBJ) $(B)/members
+# Only what tidemill.h declares is seen.
+$(LIB_SO): $(LIB_OBJ) $(B)/members core/include/tidemill.map
 	$(call say,LD,$@)
-	$(Q)$(CC) -shared $(TM_LDFLAGS) -Wl,-soname,libtidemill.so -o $@ $(CORE_OBJ) $(LIBS)
+	$(Q)$(CC) -shared $(TM_LDFLAGS) -Wl,-soname,libtidemill.so \
+	  -Wl,--version-script=core/include/tidemill.map -o $@ $(LIB_OBJ) $(LUA_LIBS) $(LIBS)
 
 # A Lua module must not link liblua: its symbols come from the program.
 $(B)/lib/tidemill/core.so: $(LUA_OBJ) $(LIB_A) core/lua/core.map
@@ -176,11 +181,8 @@ $(B)/spec/%: $(B)/obj/spec/core/%.o $(LIB_A)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(TM_LDFLAGS) -o $@ $< $(LIB_A) -lcmocka $(LIBS)
 
-# Tests of the binding have a Lua in them.
-$(B)/spec/test_lua_%: $(B)/obj/spec/core/test_lua_%.o $(LUA_OBJ) $(LIB_A)
-	$(call say,LD,$@)
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(TM_LDFLAGS) -o $@ $< $(LUA_OBJ) $(LIB_A) -lcmocka $(LUA_LIBS) $(LIBS)
+# Tests of the binding and of hosts have a Lua in them.
+$(B)/spec/test_lua_% $(B)/spec/test_host_%: LIBS := $(LUA_LIBS) $(LIBS)
 
 $(B)/fuzz/%: $(B)/obj/spec/fuzz/%.o $(LIB_A)
 	$(call say,LD,$@)
