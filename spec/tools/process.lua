@@ -102,7 +102,7 @@ function Process:says(pattern, seconds)
   return M.eventually(seconds or 10, function() return (self:out() .. self:err()):match(pattern) end)
 end
 
-local function kill(signal, pid) os.execute(("env kill -s %s -- %d"):format(signal, pid)) end
+local function kill(signal, pid) os.execute(("kill -s %s -- %d"):format(signal, pid)) end
 
 function Process:kill(signal)
   if not self:status() then kill(signal or "KILL", self.pid) end
