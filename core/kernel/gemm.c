@@ -1,8 +1,10 @@
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "kernel/gemm.h"
 
 #include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "kernel/kernel.h"
 
@@ -49,6 +51,23 @@ __attribute__((constructor)) static void gemm_choose_core(void) {
 }
 #endif
 
+/*
+ * OpenBLAS maps a buffer of its own for each thread and, where memory is limited, asks
+ * for it without end (0.3.21: blas_memory_alloc).  So a thread's first product asks
+ * first; without room products are summed here, slowly and rightly.
+ */
+enum { BLAS_BUFFER = 160 << 20 };
+
+static bool gemm_has_room(void) {
+  static _Thread_local int known; /* 0: not asked yet, 1: yes, 2: no */
+  if (known == 1) return true;
+  void *p = mmap(NULL, BLAS_BUFFER, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  known = p == MAP_FAILED ? 2 : 1;
+  if (known == 1) munmap(p, BLAS_BUFFER);
+  return known == 1;
+}
+
 void tm_k_gemm_threads(int n) { openblas_set_num_threads(n < 1 ? 1 : n); }
 
 #define GEMM(S, T, B)                                                                  \
@@ -84,7 +103,7 @@ void tm_k_gemm_threads(int n) { openblas_set_num_threads(n < 1 ? 1 : n); }
       memset(out, 0, (size_t)m *(size_t)n * sizeof *out);                              \
     } else if (k == 1) {                                                               \
       outer_##S(out, a, b, m, n);                                                      \
-    } else if (m * n <= SMALL && m * n * k <= SMALL) {                                 \
+    } else if ((m * n <= SMALL && m * n * k <= SMALL) || !gemm_has_room()) {           \
       small_##S(out, a, b, g);                                                         \
     } else if (n == 1) {                                                               \
       vector_##S(out, a, b, m, k, g->ta);                                              \
