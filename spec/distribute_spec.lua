@@ -826,3 +826,27 @@ describe("per-worker datasets", function()
     end)
   end)
 end)
+
+describe("strategies side by side", function()
+
+  local function made() return D.ParameterServerStrategy(D.local_cluster { workers = 1, ps = 1 }) end
+
+  it("do not nest their scopes", function()
+    local a, b = made(), made()
+    local ok, e = pcall(a.scope, a, function() return b:scope(function() end) end)
+    assert.is_false(ok)
+    assert.equal("failed_precondition", e.code)
+    assert.equal(3, a:scope(function() return a:scope(function() return 3 end) end))
+    a:close()
+    b:close()
+  end)
+
+  it("give no coordinator once they are closed", function()
+    local a = made()
+    D.ClusterCoordinator(a)
+    a:close()
+    local ok, e = pcall(D.ClusterCoordinator, a)
+    assert.is_false(ok)
+    assert.equal("failed_precondition", e.code)
+  end)
+end)

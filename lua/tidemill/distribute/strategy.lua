@@ -199,7 +199,13 @@ end
 -- --- scope and replica methods ---
 
 --- Run fn with this strategy's scope open; returns what fn returns.
-function Strategy:scope(fn, ...) return scopes.with(self, fn, ...) end
+function Strategy:scope(fn, ...)
+  local open = scopes.current()
+  if open and open ~= self then
+    errors.raise("failed_precondition", "strategy:scope inside the scope of another strategy: end that one first")
+  end
+  return scopes.with(self, fn, ...)
+end
 
 --- Run fn; variables made in it go where v is, unpartitioned.
 function Strategy:colocate_with(v, fn, ...)
@@ -238,12 +244,14 @@ function Strategy:experimental_distribute_dataset(ds) return ds end
 
 --- Its coordinator: one a strategy.
 function Strategy:_get_coordinator(opts)
+  if self._closed then errors.raise("failed_precondition", "ClusterCoordinator: this strategy is closed") end
   if not self._coordinator then self._coordinator = coordinators.new(self, opts) end
   return self._coordinator
 end
 
 --- End the connection (and a local cluster).
 function Strategy:close()
+  self._closed = true
   if self._coordinator then self._coordinator:_close() end
   self._session:close()
 end
