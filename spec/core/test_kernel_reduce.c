@@ -124,7 +124,7 @@ static void logsumexp_and_variance_match_their_definition(void **state) {
       assert_true(fabs(v[r] - var) < 1e-12 * (1 + var));
     }
   }
-  double inf[2] = {INFINITY, 1}, o;
+  double inf[2] = {(double)INFINITY, 1}, o;
   tm_k_logsumexp_f64(&o, inf, 1, 2);
   assert_true(isinf(o) && o > 0);
   inf[0] = inf[1] = -(double)INFINITY;
