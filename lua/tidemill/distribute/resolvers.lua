@@ -158,12 +158,11 @@ function M.resolver(opts)
     if text and text ~= "" then
       local r = from_variable(name)
       local spec = r:cluster_spec()
-      for _, pair in ipairs { { "worker", "workers" }, { "ps", "ps" } } do
-        local n = spec._jobs[pair[1]] and spec:num_tasks(pair[1]) or 0
-        if n ~= opts[pair[2]] then
-          core.log("info", ("%s names %d %s, the script asks for %d: the environment wins")
-            :format(name, n, pair[2], opts[pair[2]]))
-        end
+      local function count(job) return spec._jobs[job] and spec:num_tasks(job) or 0 end
+      local workers, ps = count "worker", count "ps"
+      if workers ~= opts.workers or ps ~= opts.ps then
+        core.log("warn", ("%s names %d workers and %d ps, the script asks for %d and %d: the environment wins")
+          :format(name, workers, ps, opts.workers, opts.ps))
       end
       return r
     end
