@@ -81,6 +81,7 @@ describe("tm.train", function()
       local path = assert(train.Checkpoint { net = model, o = optimizer, list = { tm.Variable(1), tm.Variable(2) },
         ["a/b.c"] = tm.Variable(3) }:write(dir .. "/w"))
       assert.equal(dir .. "/w", path)
+      assert(train.Checkpoint { net = dense_model() }:restore(path)):assert_existing_objects_matched()
       assert.same({ "a.Sb..c", "list/1", "list/2", "net/layers/1/bias", "net/layers/1/kernel", "net/layers/2/bias",
         "net/layers/2/kernel", "o/iterations", "o/learning_rate", "o/slots/momentum/net/layers/1/bias",
         "o/slots/momentum/net/layers/1/kernel", "o/slots/momentum/net/layers/2/bias",

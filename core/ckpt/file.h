@@ -60,7 +60,7 @@ bool tm_path_is_name(const char *name);
 typedef struct tm_sink {
   int fd; /* -1: closed */
   uint32_t crc;
-  uint64_t size;
+  uint64_t size, started; /* bytes written, bytes that the disk was told of */
   char path[TM_PATH_MAX];
 } tm_sink;
 

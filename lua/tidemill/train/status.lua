@@ -157,7 +157,7 @@ local function resolve(self)
     if not self.done[l.name] then
       if match(self, l, walk.aliases) then
         todo[#todo + 1] = l
-      elseif l.kind ~= "slot" then
+      elseif l.kind ~= "slot" and l.name ~= "save_counter" then -- write() does not count
         self.missing[#self.missing + 1] = l.name
       end
     end
