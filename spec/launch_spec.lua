@@ -133,9 +133,11 @@ describe("launch", function()
   end)
 
   it("ends all at Ctrl-C, be it told alone or with all its processes", function()
+    local texts = { "say 'go' for _ = 1, 1000 do c:schedule(slow) end c:join()", "say 'go' tm.sleep(60)" }
+    -- ThreadSanitizer holds signals back while nothing but Lua runs.
+    if not (os.getenv "TM_BUILD" or ""):find "tsan" then texts[3] = "say 'go' while true do end" end
     for _, how in ipairs { "kill", "kill_group" } do
-      for _, text in ipairs { "say 'go' for _ = 1, 1000 do c:schedule(slow) end c:join()", "say 'go' tm.sleep(60)",
-        "say 'go' while true do end" } do
+      for _, text in ipairs(texts) do
         local p = launch(text)
         assert.is_truthy(p:says "go")
         P.sleep(0.05)
