@@ -74,14 +74,4 @@ function M.until_true(now, timeout, poll)
   end
 end
 
---- Run coroutines until none waits any more (the end of a script).
-function M.drain()
-  while #tasks > 0 do
-    local waiting = false
-    for _, t in ipairs(tasks) do waiting = waiting or not t.idle end
-    if not waiting then return end
-    turn()
-  end
-end
-
 return M
