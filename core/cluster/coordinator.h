@@ -23,6 +23,17 @@ typedef struct tm_coordinator_options {
   /* Tell every ps to refuse UPDATEs of the incarnation of worker `index`; called from
    * the coordinator's own thread, may block.  NULL: nothing to tell. */
   tm_status (*refuse)(void *ud, int32_t index, tm_err *err);
+  /* Reach worker `index` anew, one try: called from a thread of that worker's own, ends
+   * soon after `cancel` is set.  TM_EABORTED: another chief is in charge, never try
+   * again.  NULL: lost workers stay lost. */
+  tm_status (*revive)(void *ud, int32_t index, tm_cancel *cancel, tm_worker_link **out,
+                      tm_err *err);
+  /* Tell a new link all variables; under the coordinator's lock, does not block. */
+  tm_status (*furnish)(void *ud, tm_worker_link *link, tm_err *err);
+  /* Worker `index` said that it will end; may be NULL. */
+  void (*leaving)(void *ud, int32_t index, const char *why);
+  int64_t worker_timeout_ns; /* without any worker for so long: TM_EUNAVAILABLE; <= 0:
+                                wait for ever, with a line in the log every 10 s */
   void *ud;
 } tm_coordinator_options;
 
@@ -58,6 +69,26 @@ TM_CHECKED tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *
 /* What all need (a ps) is gone for good: what runs and waits fails with `why`, and so
  * does every later schedule, join and done. */
 void tm_coordinator_lose(tm_coordinator *c, const tm_err *why);
+
+/* One more worker (its index is the next one): it is reached by `revive`. */
+TM_CHECKED tm_status tm_coordinator_add_worker(tm_coordinator *c, const char *task,
+                                               int32_t *index, tm_err *err);
+/* It gets no more closures, finishes what it has, and is closed. */
+TM_CHECKED tm_status tm_coordinator_remove_worker(tm_coordinator *c, int32_t index,
+                                                  tm_err *err);
+
+/* Stop everything without failing anything: no closure is handed out, those that were
+ * go back to the queue, all links are closed.  Returns when that is done.  resume
+ * reaches every worker anew.  For the restoring of a lost ps. */
+void tm_coordinator_suspend(tm_coordinator *c, const char *why);
+void tm_coordinator_resume(tm_coordinator *c);
+
+/* A moment without UPDATEs: closes the gates of all workers, calls fn when no UPDATE is
+ * under way, opens them again.  READs and computing go on.  TM_ETIMEOUT: a worker did
+ * not come to the gate in time (fn was not called; try again later). */
+TM_CHECKED tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_ns,
+                                            tm_status (*fn)(void *ud, tm_err *err),
+                                            void *ud, tm_err *err);
 
 /* Resources on every worker (iterators); made again on a worker that comes back. */
 TM_CHECKED tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid,

@@ -106,7 +106,8 @@ tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
                                  tm_coordinator **out, tm_err *err) {
   if (s->coordinator || !s->link[0])
     return tm_fail(err, TM_EEXISTS, "this strategy has a coordinator already");
-  tm_coordinator_options opt = {queue_size, session_refuse, s};
+  tm_coordinator_options opt = {
+      .queue_size = queue_size, .refuse = session_refuse, .ud = s};
   TM_TRY(tm_coordinator_new(&opt, s->link, s->nworker, out, err));
   memset(s->link, 0, (size_t)s->nworker * sizeof(tm_worker_link *));
   s->coordinator = *out;

@@ -42,6 +42,8 @@ struct tm_worker_link {
                   int32_t n);                   /* takes nothing: refs
                                                   outs if it keeps them */
   void (*on_down)(void *ud, const tm_err *why); /* once; nothing comes after it */
+  void (*on_gated)(void *ud, uint64_t number);  /* see gate */
+  void (*on_leave)(void *ud, const char *why);  /* it will end soon; text is borrowed */
   void *ud;
   char task[48]; /* "/job:worker/task:0" */
   /* functions: */
@@ -52,6 +54,12 @@ struct tm_worker_link {
   tm_status (*drop)(tm_worker_link *l, uint64_t uid); /* a resource */
   void (*cancel)(tm_worker_link *l, uint64_t upto);   /* closures with id <= upto end as
                                                          cancelled, at their next op */
+  /* Closures that were not started (their READ not sent) come back, the newest first,
+   * until at most `keep` are held: as completions with status TM_EAGAIN. */
+  void (*recall)(tm_worker_link *l, int32_t keep);
+  /* closed: no UPDATE starts until the gate is opened; on_gated(number) is called once
+   * none is under way.  READs pass. */
+  void (*gate)(tm_worker_link *l, uint64_t number, bool closed);
   void (*close)(tm_worker_link *l); /* stops, joins, frees; on_down is not called */
 };
 

@@ -37,6 +37,16 @@ typedef enum tm_frame_kind {
   TM_F_PS_STATS = 21,
   TM_F_PS_STATS_REPLY = 22,
 
+  TM_F_PS_SNAPSHOT = 23, /* one moment of a store, kept until it is released */
+  TM_F_PS_SNAPSHOT_REPLY = 24,
+  TM_F_PS_SAVE = 25, /* write parts of a snapshot to a file */
+  TM_F_PS_SAVE_REPLY = 26,
+  TM_F_PS_SNAPSHOT_READ = 27, /* a piece of a snapshot, for a chief that writes */
+  TM_F_PS_SNAPSHOT_PIECE = 28,
+  TM_F_PS_RELEASE = 29,
+  TM_F_PS_LOAD = 30, /* read parts of files into shards and slots */
+  TM_F_PS_LOAD_REPLY = 31,
+
   TM_F_START = 32, /* control plane, chief to worker: the cluster, seeds */
   TM_F_GRAPH = 33,
   TM_F_VARIABLE = 34,
@@ -46,7 +56,18 @@ typedef enum tm_frame_kind {
   TM_F_CANCEL = 38,
   TM_F_DONE = 39, /* worker to chief: completions */
   TM_F_DOWN = 40, /* the worker can go on no more: a tm_err */
-  TM_F_STOP = 41  /* end this process */
+  TM_F_STOP = 41, /* end this process */
+
+  TM_F_CLAIM = 42, /* a chief asks for the term of the task */
+  TM_F_GRANT = 43,
+  TM_F_RECALL = 44, /* closures not started are to come back */
+  TM_F_GATE = 45,   /* no UPDATE may start / may start again */
+  TM_F_GATED = 46,
+  TM_F_LEAVING = 47,  /* worker to chief: it will end, and why */
+  TM_F_RESOURCE = 48, /* a resource that a function makes on the worker */
+  TM_F_LANE = 49,     /* the shards of a ps are served elsewhere now */
+
+  TM_F_REPLICA = 64 /* a primary's UPDATEs to its backup; kinds 64 to 79 */
 } tm_frame_kind;
 
 typedef struct tm_frame {
