@@ -75,6 +75,18 @@ describe("tasks started by hand", function()
     assert.equal(0, P.listeners(ports))
   end)
 
+  it("listen elsewhere than at the address that others use", function()
+    local jobs, there = cluster(), addresses(2)
+    local behind = { worker = { there[1] }, ps = { there[2] } }
+    local worker = P.run({ "worker", "--listen", there[1] }, env(jobs, "worker", 0, "moved"))
+    local ps = P.run({ "ps", "--listen", there[2] }, env(jobs, "ps", 0, "moved"))
+    runs(P.run({ script() }, env(behind, "chief", 0, "moved")))
+    worker:kill "TERM"
+    ps:kill "TERM"
+    assert.equal(0, worker:wait(5))
+    assert.equal(0, ps:wait(5))
+  end)
+
   it("find each other by TM_CONFIG, whatever starts first", function()
     local jobs = cluster()
     local boss = P.run({ script() }, env(jobs, "chief", 0))

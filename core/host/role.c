@@ -80,15 +80,19 @@ static tm_status role_from_spec(const tm_cluster_spec *spec, const char *job,
   o->job = job;
   o->index = spec->task_index;
   o->cluster_id = spec->cluster_id;
+  if (o->address) return TM_OK; /* --listen */
   return tm_cluster_spec_address(spec, job, spec->task_index, &o->address, err);
 }
 
 static int role_usage(const char *job, const char *bad) {
   if (bad) fprintf(stderr, "tidemill %s: unknown option %s\n", job, bad);
-  fprintf(bad ? stderr : stdout,
-          "usage: tidemill %s [--once] [--chief-timeout SECONDS]\n"
-          "Serves as the task that TM_CONFIG (or TF_CONFIG) names.\n",
-          job);
+  fprintf(
+      bad ? stderr : stdout,
+      "usage: tidemill %s [--once] [--chief-timeout SECONDS] [--listen HOST:PORT]\n"
+      "Serves as the task that TM_CONFIG (or TF_CONFIG) names.  --listen: where it\n"
+      "listens, when that is not the address that the others use (a container, a\n"
+      "proxy).\n",
+      job);
   return bad ? 2 : 0;
 }
 
@@ -113,6 +117,8 @@ static int role_options(int argc, char **argv, tm_server_options *o) {
       o->chief_timeout = strtod(argv[++i], &end);
       if (!*argv[i] || *end || !(o->chief_timeout >= 0))
         return role_bad_timeout(argv[0], argv[i]);
+    } else if (strcmp(argv[i], "--listen") == 0 && i + 1 < argc) {
+      o->address = argv[++i];
     } else {
       return role_usage(argv[0], argv[i]);
     }
