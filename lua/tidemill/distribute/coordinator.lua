@@ -92,7 +92,9 @@ local function new(strategy, opts)
   }, Coordinator)
 end
 
+--- Its handle; whoever attends is called first.
 function Coordinator:_open()
+  wait.heed()
   if not self._handle then errors.raise("failed_precondition", "this coordinator is closed") end
   return self._handle
 end

@@ -1,11 +1,16 @@
 --- Waiting that lets coroutines take turns.
 --- `tm.async(fn)` starts a coroutine; inside one, join, fetch and a schedule on a full
---- queue yield.  A wait of the main program runs the others meanwhile.
+--- queue yield.  A wait of the main program runs the others meanwhile, and hooks:
+--- `attend(fn)` has fn called on the script's thread, at each turn of a wait of the main
+--- program and at `heed()`, which calls of a coordinator begin with.
+
+local core = require "tidemill.core"
 
 local M = {}
 
 local WAIT = {} -- what a waiting coroutine yields
 local SLICE = 0.001
+local ATTEND = 0.05 -- seconds between two calls of a hook
 
 local tasks = {} -- coroutines started by async that have not ended
 local mine = setmetatable({}, { __mode = "k" })
@@ -51,6 +56,41 @@ function M.async(fn, ...)
   return task.co
 end
 
+-- --- hooks ---
+
+local hooks = {} -- {fn, busy}
+
+--- Have fn() called while the main program waits, at least every 0.05 s.  It may wait
+--- itself (others are called meanwhile, it is not); its error is raised by the wait.
+---@return fun() detach
+function M.attend(fn)
+  local hook = { fn = fn }
+  hooks[#hooks + 1] = hook
+  return function()
+    for i, h in ipairs(hooks) do
+      if h == hook then return table.remove(hooks, i) and nil end
+    end
+  end
+end
+
+local function call(hook)
+  hook.busy = true
+  local ok, what = pcall(hook.fn)
+  hook.busy = nil
+  if not ok then error(what, 0) end
+end
+
+--- Call every hook once; nothing inside a coroutine of async, or while tracing.
+function M.heed()
+  if #hooks == 0 or running() or core.tracing() then return end
+  local i = 1
+  while hooks[i] do
+    local h = hooks[i]
+    if not h.busy then call(h) end
+    if hooks[i] == h then i = i + 1 end -- it may have detached itself
+  end
+end
+
 --- Call poll(seconds) until it gives something true, and return that.  nil when
 --- `timeout` seconds have passed.
 function M.until_true(now, timeout, poll)
@@ -63,6 +103,10 @@ function M.until_true(now, timeout, poll)
     elseif #tasks > 0 then
       turn() -- also when there is nothing to wait for, so that none starves
       slice = math.min(slice or SLICE, SLICE)
+    end
+    if #hooks > 0 and not inside then
+      M.heed()
+      slice = math.min(slice or ATTEND, ATTEND)
     end
     local r = poll(slice)
     if r then
