@@ -243,7 +243,8 @@ static tm_status remote_dial(const tm_remote_options *opt, const char *task,
                           .self = opt->self,
                           .connect_timeout_ns = opt->start.connect_timeout_ns,
                           .silence_ns = 2 * opt->start.connect_timeout_ns,
-                          .retry = true};
+                          .retry = !opt->once,
+                          .cancel = opt->cancel};
   snprintf(o.self.purpose, sizeof o.self.purpose, "control");
   TM_TRY(tm_channel_open(&o, ch, err));
   tm_status s = remote_say_start(*ch, opt, err);

@@ -19,6 +19,8 @@ typedef struct tm_remote_options {
   const char *address, *task; /* what should be there: "/job:ps/task:0" */
   tm_start start;             /* ps is not used: */
   const char *const *ps;
+  bool once;         /* one try, else until start.connect_timeout_ns */
+  tm_cancel *cancel; /* ends the waiting for an answer; may be NULL */
 } tm_remote_options;
 
 /* Connect (trying until start.connect_timeout_ns), start the worker there.  Tasks wait

@@ -1,4 +1,5 @@
-#include <pthread.h>
+#include "cluster/session_remote.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -6,8 +7,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cluster/ps_remote.h"
-#include "cluster/remote.h"
-#include "cluster/session_parts.h"
 #include "cluster/spec.h"
 
 /*
@@ -21,36 +20,15 @@
  * Invariant: a ps's `lost` is set once and never reset; `coordinator` and `why` are
  * guarded by mu, which is held while the coordinator is told, so that it lives.
  */
-typedef struct session_ps {
-  struct session_remote *owner;
-  char task[48];
-  tm_conn *control;
-  tm_cancel lost;
-} session_ps;
-
-typedef struct session_remote {
-  tm_netloop *loop;
-  int32_t nps, ntask;
-  session_ps *ps;
-  pthread_mutex_t mu;
-  tm_coordinator *coordinator;
-  bool closing;
-  tm_err why;           /* of the first ps that was lost; code TM_OK: none */
-  char (*address)[280]; /* ntask: of the ps, then of the workers */
-  tm_hello self;
-  int64_t silence_ns, connect_ns;
-} session_remote;
-
 static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
   (void)ud;
   (void)c;
   (void)m;
 }
 
-static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
-  session_ps *p = tm_conn_user(c);
+/* The one place where a ps is lost (loop thread). */
+static void remote_ps_lost(session_ps *p, const tm_err *why) {
   session_remote *r = p->owner;
-  (void)ud;
   tm_cancel_set(&p->lost);
   pthread_mutex_lock(&r->mu);
   if (r->why.code == TM_OK && !r->closing) {
@@ -59,6 +37,11 @@ static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
     if (r->coordinator) tm_coordinator_lose(r->coordinator, &r->why);
   }
   pthread_mutex_unlock(&r->mu);
+}
+
+static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
+  (void)ud;
+  remote_ps_lost(tm_conn_user(c), why);
 }
 
 static void session_excuse(tm_session *s, bool on) {
@@ -85,6 +68,7 @@ static void session_stop_remote(tm_session *s) {
   tm_free(r->ps, (size_t)r->nps * sizeof *r->ps);
   pthread_mutex_destroy(&r->mu);
   tm_free(r->address, (size_t)r->ntask * sizeof *r->address);
+  tm_free(r->ps_where, (size_t)r->nps * sizeof *r->ps_where);
   tm_free(r, sizeof *r);
   s->remote = NULL;
 }
@@ -105,13 +89,13 @@ static void session_stop_tasks(tm_session *s) {
   }
 }
 
-static tm_status remote_data(session_remote *r, int32_t i, bool retry,
-                             tm_ps_client **out, tm_err *err) {
+tm_status tm_session_data(session_remote *r, int32_t i, bool retry, tm_ps_client **out,
+                          tm_err *err) {
   tm_channel_options o = {.address = r->address[i],
                           .expect_task = r->ps[i].task,
                           .self = r->self,
-                          .connect_timeout_ns = r->connect_ns,
-                          .silence_ns = r->silence_ns,
+                          .connect_timeout_ns = r->start.connect_timeout_ns,
+                          .silence_ns = r->start.silence_ns,
                           .spin_ns = -1,
                           .retry = retry,
                           .lost = &r->ps[i].lost};
@@ -126,7 +110,7 @@ static tm_status session_refuse_remote(tm_session *s, int32_t index, tm_err *err
     tm_ps_client *c;
     tm_err one;
     tm_err_clear(&one);
-    tm_status st = remote_data(r, i, false, &c, &one);
+    tm_status st = tm_session_data(r, i, false, &c, &one);
     if (st == TM_OK) {
       st = c->refuse(c, s->incarnation[index], &one);
       c->close(c);
@@ -139,20 +123,22 @@ static tm_status session_refuse_remote(tm_session *s, int32_t index, tm_err *err
   return first;
 }
 
-static tm_remote_options remote_options(const session_remote *r,
-                                        const tm_session_options *o, int32_t index,
-                                        const char *address) {
-  tm_remote_options ro = {
-      .loop = r->loop, .self = r->self, .address = address, .ps = o->ps_address};
-  ro.start = (tm_start){.index = index,
-                        .nworker = o->nworker,
-                        .threads = o->threads,
-                        .seed = o->seed,
-                        .heartbeat_ns = (int64_t)(o->heartbeat_interval * 1e9),
-                        .silence_ns = r->silence_ns,
-                        .connect_timeout_ns = r->connect_ns,
-                        .nps = o->nps};
+tm_remote_options tm_session_remote_options(const session_remote *r, int32_t index,
+                                            const char *address) {
+  tm_remote_options ro = {.loop = r->loop,
+                          .self = r->self,
+                          .address = address,
+                          .start = r->start,
+                          .ps = r->ps_where};
+  ro.start.index = index;
   return ro;
+}
+
+tm_status tm_session_dial_ps(session_remote *r, int32_t i, const tm_remote_options *opt,
+                             tm_err *err) {
+  static const tm_conn_events events = {NULL, remote_ps_message, remote_ps_closed,
+                                        NULL};
+  return tm_remote_ps(opt, &events, &r->ps[i], &r->ps[i].control, err);
 }
 
 static void remote_name(char out[48], const char *job, const char *const *names,
@@ -167,6 +153,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   session_remote *r = tm_calloc(1, sizeof *r);
   if (!r) return tm_nomem(err, "a session");
   s->remote = r;
+  r->session = s;
   s->stop_remote = session_stop_remote;
   s->stop_tasks = session_stop_tasks;
   s->refuse = session_refuse_remote;
@@ -178,10 +165,13 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   r->ps = tm_calloc((size_t)o->nps, sizeof *r->ps);
   r->ntask = o->nps + o->nworker;
   r->address = tm_calloc((size_t)r->ntask, sizeof *r->address);
-  if (!r->ps || !r->address || tm_netloop_new(1, &r->loop))
+  r->ps_where = tm_calloc((size_t)o->nps, sizeof *r->ps_where);
+  if (!r->ps || !r->address || !r->ps_where || tm_netloop_new(1, &r->loop))
     return tm_nomem(err, "a session");
   for (int32_t i = 0; i < r->nps; i++) {
     r->ps[i].owner = r;
+    r->ps[i].index = i;
+    r->ps_where[i] = r->address[i];
     remote_name(r->ps[i].task, "ps", o->ps_task, i);
   }
   for (int32_t i = 0; i < r->ntask; i++)
@@ -189,8 +179,13 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
              i < o->nps ? o->ps_address[i] : o->worker_address[i - o->nps]);
   double silence = o->heartbeat_timeout > 0 ? o->heartbeat_timeout : 10;
   double connect = o->connect_timeout > 0 ? o->connect_timeout : 60;
-  r->silence_ns = (int64_t)(silence * 1e9);
-  r->connect_ns = (int64_t)(connect * 1e9);
+  r->start = (tm_start){.nworker = o->nworker,
+                        .threads = o->threads,
+                        .seed = o->seed,
+                        .heartbeat_ns = (int64_t)(o->heartbeat_interval * 1e9),
+                        .silence_ns = (int64_t)(silence * 1e9),
+                        .connect_timeout_ns = (int64_t)(connect * 1e9),
+                        .nps = o->nps};
   r->self.incarnation = tm_random_id();
   snprintf(r->self.task, sizeof r->self.task, "/job:chief/task:0");
   snprintf(r->self.cluster, sizeof r->self.cluster, "%s", o->cluster_id);
@@ -202,18 +197,16 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
 
 tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
                                   tm_err *err) {
-  static const tm_conn_events events = {NULL, remote_ps_message, remote_ps_closed,
-                                        NULL};
   TM_TRY(remote_make(s, o, err));
   session_remote *r = s->remote;
   for (int32_t i = 0; i < o->nps; i++) {
-    tm_remote_options ro = remote_options(r, o, i, r->address[i]);
+    tm_remote_options ro = tm_session_remote_options(r, i, r->address[i]);
     ro.task = r->ps[i].task;
-    TM_TRY(tm_remote_ps(&ro, &events, &r->ps[i], &r->ps[i].control, err));
-    TM_TRY(remote_data(r, i, true, &s->ps[i], err));
+    TM_TRY(tm_session_dial_ps(r, i, &ro, err));
+    TM_TRY(tm_session_data(r, i, true, &s->ps[i], err));
   }
   for (int32_t i = 0; i < o->nworker; i++) {
-    tm_remote_options ro = remote_options(r, o, i, o->worker_address[i]);
+    tm_remote_options ro = tm_session_remote_options(r, i, o->worker_address[i]);
     char task[48];
     remote_name(task, "worker", o->worker_task, i);
     ro.task = task;

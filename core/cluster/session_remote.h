@@ -1,0 +1,46 @@
+/*
+ * session_remote.h - inside of a session with tasks in other processes.  Included by
+ * session_remote*.c and session_mend.c only.
+ */
+#ifndef TM_CLUSTER_SESSION_REMOTE_H
+#define TM_CLUSTER_SESSION_REMOTE_H
+
+#include <pthread.h>
+
+#include "cluster/remote.h"
+#include "cluster/session_parts.h"
+
+typedef struct session_ps {
+  struct session_remote *owner;
+  int32_t index;
+  char task[48];
+  tm_conn *control;
+  tm_cancel lost; /* ends the chief's requests to it */
+} session_ps;
+
+typedef struct session_remote {
+  tm_session *session;
+  tm_netloop *loop;
+  int32_t nps, ntask;
+  session_ps *ps;
+  pthread_mutex_t mu;
+  tm_coordinator *coordinator; /* guarded by mu */
+  bool closing;                /* guarded by mu */
+  tm_err why; /* guarded by mu: of the first ps that was lost; code TM_OK: none */
+  char (*address)[280];  /* ntask: of the ps, then of the workers */
+  const char **ps_where; /* nps: addresses of the ps */
+  tm_hello self;
+  tm_start start; /* what every task is told; index is not set */
+} session_remote;
+
+/* How task `index` at an address is started. */
+tm_remote_options tm_session_remote_options(const session_remote *r, int32_t index,
+                                            const char *address);
+/* A control connection to ps i: it begins anew.  Its end is told by the session. */
+TM_CHECKED tm_status tm_session_dial_ps(session_remote *r, int32_t i,
+                                        const tm_remote_options *opt, tm_err *err);
+/* A data connection to ps i. */
+TM_CHECKED tm_status tm_session_data(session_remote *r, int32_t i, bool retry,
+                                     tm_ps_client **out, tm_err *err);
+
+#endif
