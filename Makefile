@@ -227,7 +227,7 @@ check:
 #: make test-valgrind a part of the C tests under valgrind
 #: make fuzz          each parser under libFuzzer, FUZZ_SECONDS=60 each
 ALL_PARTS := test test-asan test-tsan test-noclones test-ndebug test-clang test-luajit \
-  test-valgrind fuzz
+  test-valgrind fuzz test-chaos
 .PHONY: test-all $(filter-out test,$(ALL_PARTS))
 test-all:
 	+@MAKE='$(MAKE)' spec/tools/all.sh $(ALL_PARTS)
@@ -251,6 +251,17 @@ FUZZ_SECONDS ?= 60
 fuzz:
 	+@$(SUB) CC=clang SAN=fuzzer fuzz-bins
 	@B=build-clang-fuzz FUZZ_SECONDS='$(FUZZ_SECONDS)' spec/tools/run.sh fuzz
+
+#: make chaos         a cluster under SEED=1 STEPS=2000 POLICY=replicas FAULTS=200
+SEED ?= 1
+STEPS ?= 2000
+POLICY ?= replicas
+FAULTS ?= 200
+.PHONY: chaos
+chaos: all
+	@TM_BUILD='$(B)' lua5.4 spec/chaos/driver.lua $(SEED) $(STEPS) $(POLICY) $(FAULTS)
+test-chaos:
+	+@$(SUB) FAULTS=25 chaos
 
 #: make interop       compare with the Python package safetensors (PYTHON=)
 .PHONY: interop
