@@ -104,6 +104,13 @@ tm_status tm_path_join(char *out, const char *dir, const char *name, tm_err *err
   return len < 0 || len >= TM_PATH_MAX ? path_long(dir, err) : TM_OK;
 }
 
+tm_status tm_path_absolute(char *out, const char *path, tm_err *err) {
+  char cwd[TM_PATH_MAX];
+  if (path[0] == '/') return tm_path_join(out, "/", path + 1, err);
+  if (!getcwd(cwd, sizeof cwd)) return tm_file_fail(err, errno, "find", ".");
+  return tm_path_join(out, cwd, path, err);
+}
+
 tm_status tm_path_parent(char *out, const char *path, tm_err *err) {
   size_t n = strlen(path);
   if (n >= TM_PATH_MAX) return path_long(path, err);

@@ -51,6 +51,8 @@ tm_status tm_file_fail(tm_err *err, int number, const char *verb, const char *pa
 /* dir/name into out, which has TM_PATH_MAX bytes. */
 TM_CHECKED tm_status tm_path_join(char *out, const char *dir, const char *name,
                                   tm_err *err);
+/* The path from the root on: what another process is told. */
+TM_CHECKED tm_status tm_path_absolute(char *out, const char *path, tm_err *err);
 /* The part of path before the last name; "." when there is none. */
 TM_CHECKED tm_status tm_path_parent(char *out, const char *path, tm_err *err);
 /* Is it one name: not empty, no '/', no NUL, not "." or ".."? */

@@ -25,7 +25,8 @@
  *   (2) The shards of a tensor cover its rows in order, without hole or overlap.
  *   (3) A shard takes no more bytes than its file has, so nothing is allocated that the
  *       index merely claims.
- *   (4) No byte of a file is given out before its size and CRC32C were compared.
+ *   (4) No byte of a file is given out before its size and CRC32C were compared, here
+ * or by whom the caller trusts.
  */
 typedef struct reader_file {
   char *name;
@@ -36,6 +37,8 @@ typedef struct reader_file {
 
 struct tm_ckpt_reader {
   char path[TM_PATH_MAX];
+  uint64_t index_size;
+  uint32_t index_crc;
   reader_file *file;
   size_t nfile, cap_file;
   tm_ckpt_tensor *tensor;
@@ -274,6 +277,21 @@ static tm_status reader_index(tm_ckpt_reader *r, json_t *root, tm_err *err) {
   return TM_OK;
 }
 
+static tm_status reader_identity(tm_ckpt_reader *r, const json_t *root, tm_err *err) {
+  char path[TM_PATH_MAX];
+  struct stat st;
+  TM_TRY(tm_path_join(path, r->path, TM_CKPT_INDEX, err));
+  if (stat(path, &st) < 0) return tm_file_fail(err, errno, "open", path);
+  r->index_size = (uint64_t)st.st_size;
+  if (reader_crc(json_object_get(root, "crc32c"), &r->index_crc)) return TM_OK;
+  return reader_bad(r, "no checksum", NULL, err);
+}
+
+void tm_ckpt_identity(const tm_ckpt_reader *r, uint64_t *size, uint32_t *crc) {
+  *size = r->index_size;
+  *crc = r->index_crc;
+}
+
 tm_status tm_ckpt_open(const char *path, tm_ckpt_reader **out, tm_err *err) {
   json_t *root = NULL;
   *out = NULL;
@@ -284,6 +302,7 @@ tm_status tm_ckpt_open(const char *path, tm_ckpt_reader **out, tm_err *err) {
   memcpy(r->path, path, strlen(path) + 1);
   tm_status s = tm_map_new(&r->by_name) ? tm_nomem(err, path) : TM_OK;
   if (s == TM_OK) s = tm_sealed_read(path, TM_CKPT_INDEX, &root, err);
+  if (s == TM_OK) s = reader_identity(r, root, err);
   if (s == TM_OK) s = reader_index(r, root, err);
   json_decref(root);
   if (s) {
@@ -352,6 +371,20 @@ tm_status tm_ckpt_verify(tm_ckpt_reader *r, tm_err *err) {
   for (size_t i = 0; i < r->nfile; i++)
     if (!r->file[i].verified) TM_TRY(reader_use(r, i, err));
   return TM_OK;
+}
+
+tm_status tm_ckpt_verify_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t, int64_t first,
+                              int64_t n, tm_err *err) {
+  for (size_t i = 0; i < t->nshard && n > 0; i++) {
+    const tm_ckpt_shard *s = &t->shard[i];
+    if (s->first >= first + n || s->first + s->rows <= first) continue;
+    if (!r->file[s->file].verified) TM_TRY(reader_use(r, s->file, err));
+  }
+  return TM_OK;
+}
+
+void tm_ckpt_trust(tm_ckpt_reader *r) {
+  for (size_t i = 0; i < r->nfile; i++) r->file[i].verified = true;
 }
 
 size_t tm_ckpt_ntensor(const tm_ckpt_reader *r) { return r->ntensor; }

@@ -56,6 +56,13 @@ TM_CHECKED tm_status tm_ckpt_open(const char *path, tm_ckpt_reader **out, tm_err
 void tm_ckpt_close(tm_ckpt_reader *r); /* r may be NULL */
 /* Read every file once and compare. */
 TM_CHECKED tm_status tm_ckpt_verify(tm_ckpt_reader *r, tm_err *err);
+/* Only those that hold rows first..first+n-1 of a tensor. */
+TM_CHECKED tm_status tm_ckpt_verify_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
+                                         int64_t first, int64_t n, tm_err *err);
+/* Somebody compared the files a moment ago: sizes are, checksums are not. */
+void tm_ckpt_trust(tm_ckpt_reader *r);
+/* Size and checksum of checkpoint.json: who sees the same ones sees this checkpoint. */
+void tm_ckpt_identity(const tm_ckpt_reader *r, uint64_t *size, uint32_t *crc);
 
 size_t tm_ckpt_ntensor(const tm_ckpt_reader *r);
 const tm_ckpt_tensor *tm_ckpt_tensor_at(const tm_ckpt_reader *r, size_t i);

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/mem.h"
+#include "cluster/ps_load.h"
 #include "cluster/ps_wire.h"
 
 /*
@@ -127,6 +128,49 @@ static tm_status remote_stats(tm_ps_client *c, tm_store_stats *out, tm_err *err)
   return tm_channel_end(r->ch, err);
 }
 
+static tm_status remote_put(tm_ps_client *c, const tm_ps_place *p, const tm_view *rows,
+                            tm_err *err) {
+  remote_client *r = (remote_client *)c;
+  tm_packer w;
+  tm_frame f;
+  const uint8_t *meta;
+  remote_start(r, &w);
+  tm_ps_put_pack(&w, p, rows);
+  tm_status s = w.status;
+  if (s == TM_OK) s = tm_segments_push(&r->seg, rows->data, tm_view_bytes(rows));
+  TM_TRY(remote_send(r, TM_F_PS_LOAD, s, err));
+  TM_TRY(remote_answer(r, TM_F_PS_LOAD_REPLY, &f, &meta, err));
+  return tm_channel_end(r->ch, err);
+}
+
+static tm_status remote_load(tm_ps_client *c, tm_ps_load *load, tm_err *err) {
+  remote_client *r = (remote_client *)c;
+  tm_packer w;
+  remote_start(r, &w);
+  tm_ps_load_pack(&w, load);
+  return remote_send(r, TM_F_PS_LOAD, w.status, err);
+}
+
+static tm_status remote_loaded_answer(remote_client *r, tm_ps_load *load, tm_err *err) {
+  tm_frame f;
+  tm_unpacker u;
+  const uint8_t *meta;
+  TM_TRY(remote_answer(r, TM_F_PS_LOAD_REPLY, &f, &meta, err));
+  tm_unpack_init(&u, meta, f.meta_bytes);
+  load->unseen = tm_unpack_bool(&u);
+  TM_TRY(tm_unpack_end(&u, err));
+  return tm_channel_end(r->ch, err);
+}
+
+/* Reading may take long; that the ps is there its control connection shows. */
+static tm_status remote_loaded(tm_ps_client *c, tm_ps_load *load, tm_err *err) {
+  remote_client *r = (remote_client *)c;
+  tm_channel_set_silence(r->ch, REMOTE_SLOW_NS);
+  tm_status s = remote_loaded_answer(r, load, err);
+  tm_channel_set_silence(r->ch, r->silence);
+  return s;
+}
+
 static void remote_close(tm_ps_client *c) {
   remote_client *r = (remote_client *)c;
   tm_channel_close(r->ch);
@@ -156,6 +200,9 @@ tm_status tm_ps_client_remote(const tm_channel_options *opt, tm_ps_client **out,
   r->c.drop = remote_drop;
   r->c.refuse = remote_refuse;
   r->c.stats = remote_stats;
+  r->c.put = remote_put;
+  r->c.load = remote_load;
+  r->c.loaded = remote_loaded;
   r->c.close = remote_close;
   *out = &r->c;
   return TM_OK;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cluster/ps_load.h"
 #include "cluster/ps_wire.h"
 
 /*
@@ -19,6 +20,7 @@ struct tm_ps_service {
   char task[48];
   pthread_rwlock_t lock;
   tm_store *store;
+  tm_ps_loader *loader;
 };
 
 /* What an answer keeps until it is written. */
@@ -29,12 +31,22 @@ typedef struct ps_reply {
   tm_tensor *held[];
 } ps_reply;
 
+static tm_status service_put(void *ud, const tm_ps_place *p, const tm_view *rows,
+                             tm_err *err) {
+  tm_ps_service *s = ud;
+  pthread_rwlock_rdlock(&s->lock);
+  tm_status st = tm_store_put(s->store, p, rows, err);
+  pthread_rwlock_unlock(&s->lock);
+  return st;
+}
+
 tm_status tm_ps_service_new(const char *task, tm_ps_service **out) {
   *out = NULL;
   tm_ps_service *s = tm_calloc(1, sizeof *s);
   if (!s) return TM_ENOMEM;
   strncpy(s->task, task, sizeof s->task - 1);
-  if (tm_store_new(task, &s->store)) {
+  if (tm_store_new(task, &s->store) || tm_ps_loader_new(service_put, s, &s->loader)) {
+    tm_store_free(s->store);
     tm_free(s, sizeof *s);
     return TM_ENOMEM;
   }
@@ -45,6 +57,7 @@ tm_status tm_ps_service_new(const char *task, tm_ps_service **out) {
 
 void tm_ps_service_free(tm_ps_service *s) {
   if (!s) return;
+  tm_ps_loader_free(s->loader);
   tm_store_free(s->store);
   pthread_rwlock_destroy(&s->lock);
   tm_free(s, sizeof *s);
@@ -225,10 +238,14 @@ bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m) {
     case TM_F_PS_STATS:
       st = service_stats(s, c, m->f.id);
       break;
+    case TM_F_PS_LOAD:
+      st = tm_ps_loader_message(s->loader, c, m, &err);
+      break;
     default:
       return false;
   }
-  bool plain = m->f.kind != TM_F_PS_REQUEST && m->f.kind != TM_F_PS_STATS;
+  bool plain = m->f.kind != TM_F_PS_REQUEST && m->f.kind != TM_F_PS_STATS &&
+               m->f.kind != TM_F_PS_LOAD;
   if (st == TM_OK && plain) st = service_ok(c, m->f.id);
   if (st == TM_OK || st == TM_EUNAVAILABLE) return true;
   if (err.code == TM_OK) tm_fail(&err, st, "the ps could not answer");

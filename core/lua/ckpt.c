@@ -2,10 +2,13 @@
 
 #include <string.h>
 
+#include "ckpt/file.h"
 #include "ckpt/reader.h"
 #include "ckpt/state.h"
 #include "ckpt/writer.h"
+#include "cluster/vars_load.h"
 #include "lua/convert.h"
+#include "lua/route.h"
 #include "lua/state.h"
 #include "lua/value.h"
 #include "lua/variable.h"
@@ -254,6 +257,81 @@ static int ckpt_read(lua_State *L) {
   return 1;
 }
 
+/* --- into variables --- */
+
+static int64_t ckpt_field(lua_State *L, const char *name, int64_t missing) {
+  int64_t n = missing;
+  lua_getfield(L, -1, name);
+  if (!lua_isnil(L, -1) && !tm_lua_integer(L, -1, &n))
+    tm_lua_fail(L, TM_EINVAL, "load: %s is a number", name);
+  lua_pop(L, 1);
+  return n;
+}
+
+/* { uid =, shard =, name =, from =, slot =, optimizer = } on the top */
+static void ckpt_load_item(lua_State *L, tm_ckpt_reader *r, tm_vars_load_item *it) {
+  it->uid = (uint64_t)ckpt_field(L, "uid", 0);
+  it->shard = (int32_t)ckpt_field(L, "shard", -1);
+  it->from = ckpt_field(L, "from", 0);
+  it->slot = (int32_t)ckpt_field(L, "slot", -1);
+  it->optimizer = (uint64_t)ckpt_field(L, "optimizer", 0);
+  lua_getfield(L, -1, "name");
+  it->t = tm_ckpt_find(r, luaL_checkstring(L, -1));
+  if (!it->t)
+    tm_lua_fail(L, TM_ENOTFOUND, "the checkpoint has no \"%s\"", lua_tostring(L, -1));
+  lua_pop(L, 1);
+}
+
+/* Items of one home at a time; those that are done are moved behind the rest. */
+static tm_status ckpt_load_all(tm_lua *ctx, tm_ckpt_reader *r, const char *path,
+                               tm_vars_load_item *it, size_t n, bool check,
+                               tm_err *err) {
+  for (size_t done = 0, end; done < n; done = end) {
+    tm_vars *home = tm_router_vars(ctx->router, it[done].uid);
+    if (!home) return tm_fail(err, TM_EPRECOND, "the strategy of a variable is closed");
+    end = done + 1;
+    for (size_t i = end; i < n; i++) {
+      if (tm_router_vars(ctx->router, it[i].uid) != home) continue;
+      tm_vars_load_item x = it[i];
+      it[i] = it[end];
+      it[end++] = x;
+    }
+    TM_TRY(tm_vars_load(home, r, path, it + done, end - done, check, err));
+  }
+  return TM_OK;
+}
+
+/* reader:load(path, items, check): rows of tensors into variables and slots */
+static int ckpt_load(lua_State *L) {
+  tm_ckpt_reader *r = ckpt_reader(L);
+  char path[TM_PATH_MAX];
+  luaL_checktype(L, 3, LUA_TTABLE);
+  size_t n = lua_rawlen(L, 3);
+  tm_vars_load_item *it = lua_newuserdatauv(L, (n + 1) * sizeof *it, 0);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = tm_path_absolute(path, luaL_checkstring(L, 2), &err);
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, 3, (int)i + 1);
+    ckpt_load_item(L, r, &it[i]);
+    lua_pop(L, 1);
+  }
+  if (s == TM_OK)
+    s = ckpt_load_all(tm_lua_ctx(L), r, path, it, n, lua_toboolean(L, 4), &err);
+  return ckpt_answer(L, s, &err);
+}
+
+/* reader:check(name): the checksums of the files that hold it */
+static int ckpt_check(lua_State *L) {
+  tm_ckpt_reader *r = ckpt_reader(L);
+  const tm_ckpt_tensor *t = tm_ckpt_find(r, luaL_checkstring(L, 2));
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = TM_OK;
+  if (t) s = tm_ckpt_verify_rows(r, t, 0, t->shape.rank ? t->shape.dim[0] : 1, &err);
+  return ckpt_answer(L, s, &err);
+}
+
 /* --- the list of a directory --- */
 
 static tm_ckpt_state *ckpt_list(lua_State *L) {
@@ -358,8 +436,10 @@ void tm_lua_open_ckpt(lua_State *L, int core) {
                                     {"close", ckpt_writer_close},
                                     {NULL, NULL}};
   static const luaL_Reg reader[] = {
-      {"verify", ckpt_verify}, {"tensors", ckpt_tensors},    {"values", ckpt_values},
-      {"read", ckpt_read},     {"close", ckpt_reader_close}, {NULL, NULL}};
+      {"verify", ckpt_verify},      {"tensors", ckpt_tensors},
+      {"values", ckpt_values},      {"read", ckpt_read},
+      {"load", ckpt_load},          {"check", ckpt_check},
+      {"close", ckpt_reader_close}, {NULL, NULL}};
   static const luaL_Reg functions[] = {{"create", ckpt_create},
                                        {"open", ckpt_open},
                                        {"remove", ckpt_remove},

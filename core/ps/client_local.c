@@ -54,6 +54,11 @@ static tm_status local_stats(tm_ps_client *c, tm_store_stats *out, tm_err *err) 
   return TM_OK;
 }
 
+static tm_status local_put(tm_ps_client *c, const tm_ps_place *p, const tm_view *rows,
+                           tm_err *err) {
+  return tm_store_put(local_store(c), p, rows, err);
+}
+
 static void local_close(tm_ps_client *c) { tm_free(c, sizeof(local_client)); }
 
 tm_status tm_ps_client_local(tm_store *store, tm_ps_client **out) {
@@ -68,6 +73,7 @@ tm_status tm_ps_client_local(tm_store *store, tm_ps_client **out) {
   l->c.drop = local_drop;
   l->c.refuse = local_refuse;
   l->c.stats = local_stats;
+  l->c.put = local_put;
   l->c.close = local_close;
   *out = &l->c;
   return TM_OK;

@@ -67,6 +67,16 @@ typedef struct tm_ps_token {
   uint64_t lowest;      /* lowest unfinished closure: tokens below are forgotten */
 } tm_ps_token;
 
+/* Where rows of a checkpoint go: into a shard, or into a slot beside it, which is made
+ * when it is not there. */
+typedef struct tm_ps_place {
+  uint64_t uid;
+  uint32_t shard;
+  int32_t slot;       /* number of the slot (ps/rule.h); -1: the elements */
+  uint64_t optimizer; /* of the slot */
+  int64_t first;      /* row of the shard */
+} tm_ps_place;
+
 typedef struct tm_ps_request {
   tm_ps_token token;
   int32_t nup, nrd;

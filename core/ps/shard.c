@@ -348,6 +348,57 @@ void tm_shard_apply(tm_shard *sh, const tm_ps_update *up) {
     shard_run(&op, sh->dtype, 0, up->value.data, sh->rows * sh->width);
 }
 
+/* --- rows of a checkpoint --- */
+
+static tm_status put_slot(tm_shard *sh, const tm_ps_place *p, tm_tensor **out,
+                          tm_err *err) {
+  const tm_rule *rule = tm_rule_find("slot");
+  const double hyper[TM_RULE_MAX_HYPER] = {0.0, (double)p->slot};
+  const char *name[TM_RULE_MAX_SLOTS];
+  double start[TM_RULE_MAX_SLOTS];
+  rule->slots(hyper, name, start);
+  TM_TRY(tm_shard_make_slots(sh, p->optimizer, rule, hyper, err));
+  *out = shard_slot(sh, p->optimizer, name[0])->t;
+  return TM_OK;
+}
+
+static void put_blocks(tm_shard *sh, char *to, int64_t first, const char *y,
+                       int64_t n) {
+  int64_t step = (int64_t)1 << sh->shift;
+  for (int64_t r = first, end = first + n, next; r < end; r = next) {
+    next = (r | (step - 1)) + 1;
+    if (next > end) next = end;
+    tm_stripe *st = shard_stripe(sh, r);
+    stripe_lock(st);
+    memcpy(to + (size_t)r * sh->row_bytes, y + (size_t)(r - first) * sh->row_bytes,
+           (size_t)(next - r) * sh->row_bytes);
+    stripe_unlock(st);
+  }
+}
+
+static tm_status put_dense(tm_shard *sh, tm_tensor *slot, int64_t first, const char *y,
+                           int64_t n, tm_err *err) {
+  if (!slot) TM_TRY(tm_shard_writable(sh, err));
+  memcpy((char *)(slot ? slot : sh->cur)->v.data + (size_t)first * sh->row_bytes, y,
+         (size_t)n * sh->row_bytes);
+  return TM_OK;
+}
+
+tm_status tm_shard_put(tm_shard *sh, const tm_ps_place *p, const tm_view *v,
+                       tm_err *err) {
+  tm_tensor *slot = NULL;
+  int64_t n = v->shape.rank ? v->shape.dim[0] : 1;
+  tm_status s = TM_OK;
+  if (p->slot >= 0) TM_TRY(put_slot(sh, p, &slot, err));
+  if (n == 0 || sh->row_bytes == 0) return TM_OK;
+  tm_shard_lock(sh); /* it does not become a table meanwhile */
+  bool table = tm_shard_is_table(sh);
+  if (!table) s = put_dense(sh, slot, p->first, v->data, n, err);
+  tm_shard_unlock(sh);
+  if (table) put_blocks(sh, (slot ? slot : sh->cur)->v.data, p->first, v->data, n);
+  return s;
+}
+
 /* --- reads --- */
 
 /* Copy an array of the shard's shape, block by block where it is a table. */

@@ -70,6 +70,9 @@ TM_CHECKED tm_status tm_shard_make_slots(tm_shard *sh, uint64_t optimizer,
 
 /* Apply one checked update.  Dense kinds: under mu, and writable unless a table. */
 void tm_shard_apply(tm_shard *sh, const tm_ps_update *up);
+/* Replace rows from `first` on, of the elements or of a slot (by its number), by v. */
+TM_CHECKED tm_status tm_shard_put(tm_shard *sh, const tm_ps_place *p, const tm_view *v,
+                                  tm_err *err);
 /* Answer one checked read; DENSE under mu.  SLOT: TM_ENOTFOUND. */
 TM_CHECKED tm_status tm_shard_read(tm_shard *sh, tm_ps_read *rd, tm_err *err);
 

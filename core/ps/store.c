@@ -410,6 +410,39 @@ tm_status tm_store_handle(tm_store *s, tm_ps_request *rq) {
   return worse;
 }
 
+/* --- restoring --- */
+
+enum { STORE_SLOTS = 10 }; /* numbers of the rule "slot" */
+
+static tm_status store_check_put(const tm_shard *sh, const tm_ps_place *p,
+                                 const tm_view *v, tm_err *err) {
+  tm_shape want = sh->shape;
+  int64_t n = v->shape.rank ? v->shape.dim[0] : 1;
+  if (want.rank && v->shape.rank) want.dim[0] = n;
+  TM_TRY(store_check_view(sh, v, &want, "what a checkpoint has of it", err));
+  if (p->first < 0 || p->first > sh->rows || n > sh->rows - p->first)
+    return tm_fail(err, TM_EINVAL,
+                   "variable %" PRIx64 ": shard %u has %" PRId64 " rows, not %" PRId64
+                   " from row %" PRId64,
+                   sh->uid, (unsigned)sh->index, sh->rows, n, p->first);
+  if (p->slot >= STORE_SLOTS || (p->slot >= 0 && !tm_dtype_is_float(sh->dtype)))
+    return tm_fail(err, TM_EINVAL, "variable %" PRIx64 ": there is no slot number %d",
+                   sh->uid, (int)p->slot);
+  return TM_OK;
+}
+
+tm_status tm_store_put(tm_store *s, const tm_ps_place *p, const tm_view *rows,
+                       tm_err *err) {
+  store_plan one;
+  TM_TRY(store_plan_init(&one, 1, err));
+  tm_status st = store_plan_add(s, &one, p->uid, p->shard, err);
+  if (st == TM_OK) st = store_check_put(one.sh[0], p, rows, err);
+  if (st == TM_OK) st = tm_shard_put(one.sh[0], p, rows, err);
+  if (st) store_name_task(s, err);
+  store_plan_release(&one, 1);
+  return st;
+}
+
 void tm_store_refuse(tm_store *s, uint64_t incarnation) {
   tm_tokens_refuse(s->tokens, incarnation);
 }

@@ -41,6 +41,10 @@ TM_CHECKED tm_status tm_store_create(tm_store *s, const tm_shard_spec *spec,
 void tm_store_drop(tm_store *s, uint64_t uid, uint32_t shard);
 /* Apply and answer.  Statuses are in the request; the return value is the worse. */
 tm_status tm_store_handle(tm_store *s, tm_ps_request *rq);
+/* Replace rows by those of a checkpoint: (rows, row...), or a scalar.  Rows of a dense
+ * shard change at one moment, those of a table one by one. */
+TM_CHECKED tm_status tm_store_put(tm_store *s, const tm_ps_place *p,
+                                  const tm_view *rows, tm_err *err);
 /* Refuse this incarnation's UPDATEs from now on (TM_EABORTED). */
 void tm_store_refuse(tm_store *s, uint64_t incarnation);
 /* For a new coordinator, which counts closures from 1 again: forget all tokens. */

@@ -11,7 +11,6 @@ local errors = require "tidemill.errors"
 local place = require "tidemill.lib.place"
 local saving = require "tidemill.train.saving"
 local tree = require "tidemill.train.tree"
-local tm = require "tidemill.lib.lazy"
 
 local M = {}
 
@@ -54,32 +53,33 @@ end
 
 -- --- putting values in place ---
 
-local function read(self, name, first, rows)
-  local x, err = self.reader:read(name, first, rows)
+local function read(self, name)
+  local x, err = self.reader:read(name)
   if x == nil then error(err, 0) end
   return x
 end
 
-local put = {}
-
-function put.variable(self, l)
-  local v, first = l.variable, 0
-  for _, shard in ipairs(v.variables) do
-    local rows = shard.shape[1] or 1
-    shard:assign(read(self, l.found, first, rows))
-    first = first + rows
+--- What the holders of a variable are to load: themselves, or the shards of one that was
+--- put together by hand.
+local function loads(list, l, optimizer, slot)
+  local v, from = l.variable, 0
+  for _, part in ipairs(v._uid and { v } or v.variables) do
+    list[#list + 1] = { uid = part._uid, shard = part._shard, name = l.found, from = from, optimizer = optimizer,
+      slot = slot }
+    from = from + (part.shape[1] or 1)
   end
 end
+
+local put, load = {}, {}
+
+function load.variable(list, l) loads(list, l) end
 
 --- Numbers of the slots as the rule "slot" of a ps has them (core/ps/rule.h).
 local slot_number = {
   momentum = 0, rms = 1, mg = 2, accumulator = 3, accum_grad = 4, accum_var = 5, m = 6, v = 7, vhat = 8, linear = 9,
 }
 
-function put.slot(self, l)
-  l.variable:_apply("slot", l.optimizer.uid, read(self, l.found), tm.tensor(0), tm.tensor(1, "int64"),
-    { slot_number[l.slot] })
-end
+function load.slot(list, l) loads(list, l, l.optimizer.uid, slot_number[l.slot]) end
 
 function put.tensor(self, l) l.holder[l.key] = read(self, l.found) end
 
@@ -147,6 +147,28 @@ local function new_values(self, walk)
   end
 end
 
+local function must(ok, err)
+  if not ok then error(err, 0) end
+end
+
+--- Put in place what was matched: first everything is compared, then ps read their part.
+local function fill(self, todo)
+  local list = {}
+  for _, l in ipairs(todo) do
+    if load[l.kind] then
+      load[l.kind](list, l)
+    elseif l.kind == "tensor" then
+      must(self.reader:check(l.found))
+    end
+  end
+  must(self.reader:load(self.path, list, true))
+  must(self.reader:load(self.path, list, false))
+  for _, l in ipairs(todo) do
+    if put[l.kind] then put[l.kind](self, l) end
+    use(self, l)
+  end
+end
+
 --- Restore what is here now and was not restored before.
 local function resolve(self)
   local walk = tree.walk(self.root)
@@ -162,10 +184,7 @@ local function resolve(self)
       end
     end
   end
-  for _, l in ipairs(todo) do
-    put[l.kind](self, l)
-    use(self, l)
-  end
+  fill(self, todo)
   new_values(self, walk)
 end
 
@@ -238,12 +257,10 @@ end
 
 -- --- the status ---
 
-local function load(self)
+local function open(self)
   local reader, err = core.ckpt.open(self.path)
   if not reader then error(err, 0) end
   self.reader = reader
-  local ok, why = reader:verify()
-  if not ok then error(why, 0) end
   for _, t in ipairs(reader:tensors()) do self.tensors[t.name] = t end
   for _, v in ipairs(reader:values()) do
     self.values[v.name] = v.value
@@ -255,7 +272,7 @@ local function load(self)
 end
 
 local function restore(self)
-  load(self)
+  open(self)
   settle(self)
   if self.reader then wait(self) end
 end
