@@ -108,7 +108,7 @@ endif
 .PHONY: all lib tests help
 all: lib $(CORE_SO) $(HOST)
 lib: $(LIB_A) $(LIB_SO)
-tests: $(TEST_BIN) $(REPLAY_BIN)
+tests: $(TEST_BIN) $(REPLAY_BIN) $(B)/proxy
 
 help:
 	@sed -n 's/^#: //p' Makefile
@@ -189,6 +189,11 @@ $(B)/fuzz/%: $(B)/obj/spec/fuzz/%.o $(LIB_A)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(TM_LDFLAGS) -fsanitize=fuzzer -o $@ $< $(LIB_A) $(LIBS)
 
+# A wire between two tasks that tests can cut.
+$(B)/proxy: $(B)/obj/spec/tools/proxy.o
+	$(call say,LD,$@)
+	$(Q)$(CC) $(TM_LDFLAGS) -o $@ $< $(LIBS)
+
 # The same entries without libFuzzer, for `make test`.
 $(B)/replay/%: $(B)/obj/spec/fuzz/%.o $(B)/obj/spec/fuzz/replay.o $(LIB_A)
 	$(call say,LD,$@)
@@ -216,7 +221,7 @@ test-code: all tests
 	@$(RUN_TESTS) c lua
 test-c: all tests
 	@$(RUN_TESTS) c
-test-lua: all
+test-lua: all $(B)/proxy
 	@$(RUN_TESTS) lua
 check:
 	@$(RUN_TESTS) check

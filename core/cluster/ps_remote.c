@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "cluster/ps_load.h"
 #include "cluster/ps_wire.h"
@@ -12,27 +13,124 @@
  * Design.  One request is outstanding; its answer is taken by wait, straight into the
  * places that the request names.  Scratch (metadata, segments) is kept between
  * requests, so a step allocates nothing here.
+ *
+ * When the connection is cut, whoever waits connects again and sends the same bytes
+ * again: a ps that has applied them ignores the UPDATEs (their token says so) and
+ * answers the READs.  Making, dropping, refusing and counting may be said twice.
+ *
+ * Invariants:
+ *   (1) From begin to the end of wait meta, seg and what the segments point at stay.
+ *   (2) Every UPDATE has a token: without one of a closure it is numbered here, and the
+ *       ps remembers the last number of each client.
+ *   (3) All connections of a client are to one incarnation of its ps.
+ *   (4) Silence, a cancelled wait and a ps known to be lost end a request at once; a
+ *       cut does so after the time that silence may take, or sooner (REMOTE_DEAD) when
+ *       nobody listens there.
  */
-enum { REMOTE_META = 16 << 20 };
-#define REMOTE_SLOW_NS 600000000000 /* making a large shard may take long */
+enum { REMOTE_META = 16 << 20, REMOTE_DEAD = 10 };
+#define REMOTE_SLOW_NS  600000000000 /* making a large shard may take long */
+#define REMOTE_TRY_NS   1000000000   /* one try to connect */
+#define REMOTE_AGAIN_NS 10000000000  /* how long to try where silence has no end */
 
 typedef struct remote_client {
   tm_ps_client c; /* first */
-  tm_channel *ch;
+  tm_channel *ch; /* NULL: cut, and not yet connected again */
   tm_buf meta;
   tm_segments seg;
-  uint64_t id;
+  uint64_t id, number, self; /* of requests, of UPDATEs without a closure; whose */
+  uint64_t incarnation;      /* of the ps */
   int64_t silence;
+  uint16_t kind;          /* of the outstanding request */
+  bool told;              /* its answer was an error of the ps */
+  tm_channel_options opt; /* its texts are these: */
+  char address[280], task[48];
 } remote_client;
 
+/* --- connecting --- */
+
+static void remote_disconnect(remote_client *r) {
+  tm_channel_close(r->ch);
+  r->ch = NULL;
+}
+
+/* *anew (may be NULL): another ps answers there now, so there is no use in trying. */
+static tm_status remote_connect(remote_client *r, int64_t timeout_ns, bool retry,
+                                bool *anew, tm_err *err) {
+  tm_channel_options o = r->opt;
+  o.connect_timeout_ns = timeout_ns;
+  o.retry = retry;
+  TM_TRY(tm_channel_open(&o, &r->ch, err));
+  uint64_t now = tm_channel_peer(r->ch)->incarnation;
+  if (r->incarnation == 0 || r->incarnation == now) {
+    r->incarnation = now;
+    return TM_OK;
+  }
+  if (anew) *anew = true;
+  remote_disconnect(r);
+  if (err) memcpy(err->task, r->c.task, sizeof err->task);
+  return tm_fail(err, TM_EUNAVAILABLE, "%s (%s) was started anew: what it held is gone",
+                 r->c.task, r->address);
+}
+
+/* The connection is gone; false: it is not, or there is no use in another one. */
+static bool remote_cut(remote_client *r, tm_status s) {
+  if (s != TM_EUNAVAILABLE || !r->ch) return false;
+  return tm_channel_cut(r->ch) && !tm_cancelled(r->opt.lost) &&
+         !tm_cancelled(r->opt.cancel);
+}
+
+static tm_status remote_transmit(remote_client *r, tm_err *err) {
+  tm_frame f = {.kind = r->kind, .id = r->id};
+  return tm_channel_send(r->ch, &f, &r->meta, r->seg.s, r->seg.n, err);
+}
+
+static bool remote_give_up(remote_client *r, int64_t start, int64_t tried) {
+  int64_t now = tm_now_ns(), all = r->opt.silence_ns;
+  if (tm_cancelled(r->opt.lost) || tm_cancelled(r->opt.cancel)) return true;
+  if (all <= 0) all = REMOTE_AGAIN_NS;
+  bool nobody = now - tried < REMOTE_TRY_NS / 2; /* said so, not just silent */
+  return now - start > (nobody && !r->opt.lost ? all / REMOTE_DEAD : all);
+}
+
+/* After a cut: connect and send again what is outstanding.  *err is of the cut, and
+ * stays where there is no more to say.  since: when it was cut first. */
+static tm_status remote_again(remote_client *r, int64_t since, tm_err *err) {
+  int64_t pause = 2000000;
+  bool anew = false;
+  tm_status s;
+  tm_err why;
+  for (;;) {
+    int64_t tried = tm_now_ns();
+    remote_disconnect(r);
+    tm_err_clear(&why);
+    s = remote_connect(r, REMOTE_TRY_NS, false, &anew, &why);
+    if (s == TM_OK && (s = remote_transmit(r, &why)) == TM_OK) return TM_OK;
+    if (s != TM_EUNAVAILABLE || anew || remote_give_up(r, since, tried)) break;
+    tm_sleep_ns(pause);
+    if (pause < 100000000) pause *= 2;
+  }
+  remote_disconnect(r);
+  if (s == TM_EUNAVAILABLE && !anew) return err->code;
+  *err = why;
+  if (!err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
+  return s;
+}
+
+/* --- one request --- */
+
+/* Send what is packed.  A cut is dealt with by whoever takes the answer. */
 static tm_status remote_send(remote_client *r, tm_frame_kind kind, tm_status packed,
                              tm_err *err) {
-  tm_frame f = {.kind = (uint16_t)kind, .id = ++r->id};
+  r->kind = (uint16_t)kind;
+  r->id++;
   if (packed == TM_EEXHAUSTED)
     return tm_fail(err, packed, "%s: a request of more than %d bytes of metadata",
                    r->c.task, (int)REMOTE_META);
   if (packed) return tm_nomem(err, "a request");
-  return tm_channel_send(r->ch, &f, &r->meta, r->seg.s, r->seg.n, err);
+  if (r->ch && tm_channel_broken(r->ch)) remote_disconnect(r);
+  if (!r->ch) TM_TRY(remote_connect(r, REMOTE_TRY_NS, false, NULL, err));
+  tm_status s = remote_transmit(r, err);
+  return remote_cut(r, s) ? TM_OK : s;
 }
 
 static void remote_start(remote_client *r, tm_packer *w) {
@@ -41,48 +139,98 @@ static void remote_start(remote_client *r, tm_packer *w) {
   tm_pack_init(w, &r->meta);
 }
 
-/* Wait for the answer of the given kind; an error of the ps becomes ours. */
-static tm_status remote_answer(remote_client *r, tm_frame_kind kind, tm_frame *f,
-                               const uint8_t **meta, tm_err *err) {
-  TM_TRY(tm_channel_head(r->ch, f, meta, err));
-  if (f->id != r->id || (f->kind != kind && f->kind != TM_F_ERROR))
-    return tm_fail(err, TM_EDATALOSS, "%s answered a question that was not asked",
-                   r->c.task);
-  if (f->kind == kind) return TM_OK;
+/* Takes an answer's content out of the channel. */
+typedef tm_status (*remote_take)(remote_client *r, const tm_frame *f,
+                                 const uint8_t *meta, void *ud, tm_err *err);
+
+static tm_status remote_take_error(remote_client *r, const tm_frame *f,
+                                   const uint8_t *meta, tm_err *err) {
   tm_unpacker u;
   tm_err theirs;
-  tm_unpack_init(&u, *meta, f->meta_bytes);
+  r->told = true;
+  tm_unpack_init(&u, meta, f->meta_bytes);
   tm_err_unpack(&u, &theirs);
   TM_TRY(tm_unpack_end(&u, err));
   TM_TRY(tm_channel_end(r->ch, err));
-  if (err) *err = theirs;
-  if (err && !err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
+  *err = theirs;
+  if (!err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
   return theirs.code;
 }
 
+/* Wait for the answer of the given kind; an error of the ps becomes ours. */
+static tm_status remote_answer(remote_client *r, tm_frame_kind kind, remote_take take,
+                               void *ud, tm_err *err) {
+  tm_frame f;
+  const uint8_t *meta;
+  TM_TRY(tm_channel_head(r->ch, &f, &meta, err));
+  if (f.id != r->id || (f.kind != kind && f.kind != TM_F_ERROR))
+    return tm_fail(err, TM_EDATALOSS, "%s answered a question that was not asked",
+                   r->c.task);
+  return f.kind == kind ? take(r, &f, meta, ud, err)
+                        : remote_take_error(r, &f, meta, err);
+}
+
+/* The same, through cuts of the connection. */
+static tm_status remote_finish(remote_client *r, tm_frame_kind kind, remote_take take,
+                               void *ud, tm_err *err) {
+  tm_err own;
+  int64_t since = 0;
+  if (!err) err = &own;
+  for (;;) {
+    tm_err_clear(err);
+    r->told = false;
+    tm_status s = remote_answer(r, kind, take, ud, err);
+    if (s == TM_OK || (r->told && !tm_channel_broken(r->ch))) return s;
+    if (!remote_cut(r, s)) {
+      remote_disconnect(r); /* an answer may be half taken */
+      return s;
+    }
+    if (since == 0) since = tm_now_ns();
+    TM_TRY(remote_again(r, since, err));
+  }
+}
+
+/* An UPDATE without a closure gets a number (2). */
 static tm_status remote_begin(tm_ps_client *c, tm_ps_request *rq, tm_err *err) {
   remote_client *r = (remote_client *)c;
   tm_packer w;
+  tm_ps_token token = rq->token;
+  if (rq->nup && token.closure == 0)
+    rq->token = (tm_ps_token){.incarnation = r->self, .lowest = ++r->number};
   remote_start(r, &w);
-  return remote_send(r, TM_F_PS_REQUEST, tm_ps_request_pack(rq, &w, &r->seg), err);
+  tm_status s = tm_ps_request_pack(rq, &w, &r->seg);
+  rq->token = token;
+  return remote_send(r, TM_F_PS_REQUEST, s, err);
+}
+
+static tm_status remote_take_reply(remote_client *r, const tm_frame *f,
+                                   const uint8_t *meta, void *ud, tm_err *err) {
+  return tm_ps_reply_take(r->ch, f, meta, ud, err);
 }
 
 static tm_status remote_wait(tm_ps_client *c, tm_ps_request *rq, tm_err *err) {
-  remote_client *r = (remote_client *)c;
-  tm_frame f;
-  const uint8_t *meta;
-  TM_TRY(remote_answer(r, TM_F_PS_REPLY, &f, &meta, err));
-  return tm_ps_reply_take(r->ch, &f, meta, rq, err);
+  return remote_finish((remote_client *)c, TM_F_PS_REPLY, remote_take_reply, rq, err);
+}
+
+static tm_status remote_take_ok(remote_client *r, const tm_frame *f,
+                                const uint8_t *meta, void *ud, tm_err *err) {
+  (void)f;
+  (void)meta;
+  (void)ud;
+  return tm_channel_end(r->ch, err);
 }
 
 /* Send what is packed and wait for an answer without content. */
 static tm_status remote_call(remote_client *r, tm_frame_kind kind, tm_status packed,
                              tm_err *err) {
-  tm_frame f;
-  const uint8_t *meta;
   TM_TRY(remote_send(r, kind, packed, err));
-  TM_TRY(remote_answer(r, TM_F_OK, &f, &meta, err));
-  return tm_channel_end(r->ch, err);
+  return remote_finish(r, TM_F_OK, remote_take_ok, NULL, err);
+}
+
+/* Of this connection and those after it. */
+static void remote_silence(remote_client *r, int64_t ns) {
+  r->opt.silence_ns = ns;
+  if (r->ch) tm_channel_set_silence(r->ch, ns);
 }
 
 static tm_status remote_create(tm_ps_client *c, const tm_shard_spec *spec, int32_t n,
@@ -91,9 +239,9 @@ static tm_status remote_create(tm_ps_client *c, const tm_shard_spec *spec, int32
   tm_packer w;
   remote_start(r, &w);
   tm_status s = tm_ps_specs_pack(spec, n, &w, &r->seg);
-  tm_channel_set_silence(r->ch, REMOTE_SLOW_NS);
+  remote_silence(r, REMOTE_SLOW_NS);
   s = remote_call(r, TM_F_PS_CREATE, s, err);
-  tm_channel_set_silence(r->ch, r->silence);
+  remote_silence(r, r->silence);
   return s;
 }
 
@@ -116,16 +264,18 @@ static tm_status remote_refuse(tm_ps_client *c, uint64_t incarnation, tm_err *er
   return remote_call(r, TM_F_PS_REFUSE, w.status, err);
 }
 
+static tm_status remote_take_stats(remote_client *r, const tm_frame *f,
+                                   const uint8_t *meta, void *ud, tm_err *err) {
+  TM_TRY(tm_ps_stats_unpack(meta, f->meta_bytes, ud, err));
+  return tm_channel_end(r->ch, err);
+}
+
 static tm_status remote_stats(tm_ps_client *c, tm_store_stats *out, tm_err *err) {
   remote_client *r = (remote_client *)c;
   tm_packer w;
-  tm_frame f;
-  const uint8_t *meta;
   remote_start(r, &w);
   TM_TRY(remote_send(r, TM_F_PS_STATS, TM_OK, err));
-  TM_TRY(remote_answer(r, TM_F_PS_STATS_REPLY, &f, &meta, err));
-  TM_TRY(tm_ps_stats_unpack(meta, f.meta_bytes, out, err));
-  return tm_channel_end(r->ch, err);
+  return remote_finish(r, TM_F_PS_STATS_REPLY, remote_take_stats, out, err);
 }
 
 static tm_status remote_put(tm_ps_client *c, const tm_ps_place *p, const tm_view *rows,
@@ -179,19 +329,30 @@ static void remote_close(tm_ps_client *c) {
   tm_free(r, sizeof *r);
 }
 
+static void remote_options(remote_client *r, const tm_channel_options *opt) {
+  r->opt = *opt;
+  snprintf(r->address, sizeof r->address, "%s", opt->address);
+  r->opt.address = r->address;
+  if (opt->expect_task) {
+    snprintf(r->task, sizeof r->task, "%s", opt->expect_task);
+    r->opt.expect_task = r->task;
+  }
+  snprintf(r->opt.self.purpose, sizeof r->opt.self.purpose, "data");
+}
+
 tm_status tm_ps_client_remote(const tm_channel_options *opt, tm_ps_client **out,
                               tm_err *err) {
-  tm_channel_options o = *opt;
   *out = NULL;
   remote_client *r = tm_calloc(1, sizeof *r);
   if (!r) return tm_nomem(err, "a client");
-  snprintf(o.self.purpose, sizeof o.self.purpose, "data");
-  tm_status s = tm_channel_open(&o, &r->ch, err);
+  remote_options(r, opt);
+  tm_status s = remote_connect(r, opt->connect_timeout_ns, opt->retry, NULL, err);
   if (s) {
     tm_free(r, sizeof *r);
     return s;
   }
-  r->silence = o.silence_ns;
+  r->silence = opt->silence_ns;
+  r->self = tm_random_id();
   r->meta.max = REMOTE_META;
   memcpy(r->c.task, tm_channel_peer(r->ch)->task, sizeof r->c.task);
   r->c.begin = remote_begin;

@@ -31,6 +31,7 @@ enum { CHANNEL_IN = 64 << 10, CHANNEL_IOV = 64 };
 struct tm_channel {
   int fd;
   bool is_unix, broken;
+  bool cut; /* broken by the network or the peer's end */
   int64_t silence, spin;
   uint64_t max_payload;
   tm_cancel *cancel, *lost;
@@ -45,6 +46,7 @@ struct tm_channel {
 const tm_hello *tm_channel_peer(const tm_channel *ch) { return &ch->peer; }
 bool tm_channel_is_unix(const tm_channel *ch) { return ch->is_unix; }
 bool tm_channel_broken(const tm_channel *ch) { return ch->broken; }
+bool tm_channel_cut(const tm_channel *ch) { return ch->cut; }
 void tm_channel_set_silence(tm_channel *ch, int64_t ns) { ch->silence = ns; }
 
 static const char *channel_name(const tm_channel *ch) {
@@ -58,6 +60,12 @@ static tm_status channel_lost(tm_channel *ch, const char *why, tm_err *err) {
       tm_fail(err, TM_EUNAVAILABLE, "%s (%s): %s", channel_name(ch), ch->address, why);
   if (err && ch->peer.task[0]) memcpy(err->task, ch->peer.task, sizeof err->task);
   return s;
+}
+
+/* The connection ended; the peer may live. */
+static tm_status channel_cut(tm_channel *ch, const char *why, tm_err *err) {
+  if (!ch->broken) ch->cut = true;
+  return channel_lost(ch, why, err);
 }
 
 static tm_status channel_bad(tm_channel *ch, tm_status s, tm_err *err) {
@@ -88,7 +96,7 @@ static tm_status channel_sleep(tm_channel *ch, short events, int64_t deadline,
     struct pollfd p = {.fd = ch->fd, .events = events};
     int n = poll(&p, 1, (int)ms);
     if (n > 0) return TM_OK;
-    if (n < 0 && errno != EINTR) return channel_lost(ch, strerror(errno), err);
+    if (n < 0 && errno != EINTR) return channel_cut(ch, strerror(errno), err);
   }
 }
 
@@ -105,10 +113,10 @@ static tm_status channel_move(tm_channel *ch, bool out, struct iovec *io, size_t
       *moved = (size_t)k;
       return TM_OK;
     }
-    if (k == 0 && !out) return channel_lost(ch, "the connection was closed", err);
+    if (k == 0 && !out) return channel_cut(ch, "the connection was closed", err);
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK)
-      return channel_lost(ch, strerror(errno), err);
+      return channel_cut(ch, strerror(errno), err);
     int64_t now = tm_now_ns();
     if (start == 0) start = now;
     if (now - start < ch->spin)

@@ -46,6 +46,8 @@ void tm_channel_close(tm_channel *ch); /* ch may be NULL */
 const tm_hello *tm_channel_peer(const tm_channel *ch);
 bool tm_channel_is_unix(const tm_channel *ch);
 bool tm_channel_broken(const tm_channel *ch);
+/* Broken because the connection ended, not by silence, a flag, or what came. */
+bool tm_channel_cut(const tm_channel *ch);
 void tm_channel_set_silence(tm_channel *ch, int64_t ns);
 
 /* The byte counts of f are filled here.  Segments go out from where they lie. */

@@ -59,12 +59,14 @@ typedef struct tm_ps_read {
   tm_tensor *out;
 } tm_ps_read;
 
-/* Makes an UPDATE recognisable: a ps applies one token at most once. */
+/* Makes an UPDATE recognisable: a ps applies one token at most once.  The chief's own
+ * belong to no closure: a client that may send one again numbers them (ps_remote.c). */
 typedef struct tm_ps_token {
-  uint64_t incarnation; /* of the sending task */
-  uint64_t closure;     /* number of the closure; 0: no token (the chief's own) */
+  uint64_t incarnation; /* of the sending task; without a closure: of the client */
+  uint64_t closure;     /* number of the closure; 0: the chief's own */
   uint32_t turn;        /* level, or turn of a loop */
-  uint64_t lowest;      /* lowest unfinished closure: tokens below are forgotten */
+  uint64_t lowest;      /* lowest unfinished closure: tokens below are forgotten;
+                           without a closure: the UPDATE's number, 0: no token */
 } tm_ps_token;
 
 /* Where rows of a checkpoint go: into a shard, or into a slot beside it, which is made

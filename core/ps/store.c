@@ -333,13 +333,11 @@ static tm_status store_updates(tm_store *s, tm_ps_request *rq) {
   store_plan p;
   TM_TRY(store_plan_init(&p, rq->nup, &rq->err));
   tm_status st = store_plan_updates(s, rq, &p);
-  bool repeat = false;
-  uint64_t before = 0;
-  if (st == TM_OK)
-    st = tm_tokens_take(s->tokens, &rq->token, &repeat, &before, &rq->err);
-  if (st == TM_OK && !repeat) {
-    st = store_apply_all(rq, &p);
-    if (st) tm_tokens_undo(s->tokens, &rq->token, before);
+  tm_token_use use;
+  if (st == TM_OK) st = tm_tokens_take(s->tokens, &rq->token, &use, &rq->err);
+  if (st == TM_OK) {
+    if (!use.repeat) st = store_apply_all(rq, &p);
+    tm_tokens_end(s->tokens, &use, st == TM_OK);
   }
   store_plan_release(&p, rq->nup);
   return st;

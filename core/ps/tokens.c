@@ -10,15 +10,25 @@
 /*
  * Design.  `seen` maps a closure to the number of turns it is known to have sent
  * (highest turn + 1), kept in the pointer itself.  Refused incarnations are a ring: the
- * oldest goes when 1024 newer ones came.
+ * oldest goes when 1024 newer ones came.  Clients are a list in order of their last
+ * UPDATE: the one that was quiet longest goes.
  *
  * Invariants (under mu):
  *   (1) Every closure in seen is >= lowest, unless lowest went down with a new
  *       coordinator; values are > 0.
+ *   (2) `uses` are the tokens between take and end, of different closures and clients.
  */
+typedef struct tokens_client {
+  uint64_t id, last;
+} tokens_client;
+
 struct tm_tokens {
   pthread_mutex_t mu;
+  pthread_cond_t ended;
   tm_map *seen;
+  tm_token_use *uses;
+  tokens_client client[TM_CLIENTS_MAX]; /* the latest first */
+  uint32_t nclient;
   uint64_t lowest;
   uint64_t refused[TM_REFUSED_MAX];
   uint32_t nrefused, next;
@@ -33,6 +43,7 @@ tm_status tm_tokens_new(tm_tokens **out) {
     return TM_ENOMEM;
   }
   pthread_mutex_init(&t->mu, NULL);
+  pthread_cond_init(&t->ended, NULL);
   *out = t;
   return TM_OK;
 }
@@ -40,6 +51,7 @@ tm_status tm_tokens_new(tm_tokens **out) {
 void tm_tokens_free(tm_tokens *t) {
   if (!t) return;
   pthread_mutex_destroy(&t->mu);
+  pthread_cond_destroy(&t->ended);
   tm_map_free(t->seen);
   tm_free(t, sizeof *t);
 }
@@ -73,19 +85,37 @@ static void tokens_advance(tm_tokens *t, uint64_t lowest) {
   for (uint64_t c = from; c < lowest; c++) tm_map_del(t->seen, c);
 }
 
-static tm_status tokens_take(tm_tokens *t, const tm_ps_token *token, bool *repeat,
-                             uint64_t *before, tm_err *err) {
-  if (tokens_refused(t, token->incarnation))
-    return tm_fail(err, TM_EABORTED,
-                   "this task (incarnation %" PRIx64
-                   ") was declared lost; its updates are refused",
-                   token->incarnation);
-  if (token->closure == 0) return TM_OK;
+/* The client's entry, put first; made when it has none. */
+static tokens_client *tokens_client_of(tm_tokens *t, uint64_t id) {
+  uint32_t i = 0;
+  while (i < t->nclient && t->client[i].id != id) i++;
+  tokens_client c = {id, 0};
+  if (i < t->nclient)
+    c = t->client[i];
+  else if (t->nclient < TM_CLIENTS_MAX)
+    t->nclient++;
+  else
+    i--;
+  memmove(t->client + 1, t->client, i * sizeof *t->client);
+  t->client[0] = c;
+  return &t->client[0];
+}
+
+static tm_status tokens_take_number(tm_tokens *t, tm_token_use *use) {
+  tokens_client *c = tokens_client_of(t, use->token.incarnation);
+  use->before = c->last;
+  use->repeat = use->token.lowest <= c->last;
+  if (!use->repeat) c->last = use->token.lowest;
+  return TM_OK;
+}
+
+static tm_status tokens_take_turn(tm_tokens *t, tm_token_use *use, tm_err *err) {
+  const tm_ps_token *token = &use->token;
   tokens_advance(t, token->lowest);
-  *before = (uint64_t)(uintptr_t)tm_map_get(t->seen, token->closure);
-  *repeat = *before > token->turn;
-  if (*repeat) return TM_OK;
-  if (*before == 0 && tm_map_count(t->seen) >= TM_TOKENS_MAX)
+  use->before = (uint64_t)(uintptr_t)tm_map_get(t->seen, token->closure);
+  use->repeat = use->before > token->turn;
+  if (use->repeat) return TM_OK;
+  if (use->before == 0 && tm_map_count(t->seen) >= TM_TOKENS_MAX)
     return tm_fail(err, TM_EEXHAUSTED, "%d closures are unfinished on this ps",
                    (int)TM_TOKENS_MAX);
   void *turns = (void *)(uintptr_t)((uint64_t)token->turn + 1);
@@ -93,25 +123,67 @@ static tm_status tokens_take(tm_tokens *t, const tm_ps_token *token, bool *repea
   return TM_OK;
 }
 
-tm_status tm_tokens_take(tm_tokens *t, const tm_ps_token *token, bool *repeat,
-                         uint64_t *before, tm_err *err) {
-  *repeat = false;
-  *before = 0;
+static bool tokens_same(const tm_ps_token *a, const tm_ps_token *b) {
+  return a->closure == b->closure &&
+         (a->closure != 0 || a->incarnation == b->incarnation);
+}
+
+static bool tokens_in_use(const tm_tokens *t, const tm_ps_token *token) {
+  const tm_token_use *u = t->uses;
+  while (u && !tokens_same(&u->token, token)) u = u->next;
+  return u != NULL;
+}
+
+static tm_status tokens_take(tm_tokens *t, tm_token_use *use, tm_err *err) {
+  while (tokens_in_use(t, &use->token)) pthread_cond_wait(&t->ended, &t->mu);
+  if (tokens_refused(t, use->token.incarnation))
+    return tm_fail(err, TM_EABORTED,
+                   "this task (incarnation %" PRIx64
+                   ") was declared lost; its updates are refused",
+                   use->token.incarnation);
+  TM_TRY(use->token.closure ? tokens_take_turn(t, use, err)
+                            : tokens_take_number(t, use));
+  if (use->repeat) return TM_OK;
+  use->next = t->uses;
+  t->uses = use;
+  return TM_OK;
+}
+
+/* Nobody's: calls within one process, which are not sent again. */
+static bool tokens_none(const tm_ps_token *token) {
+  return token->closure == 0 && token->lowest == 0;
+}
+
+tm_status tm_tokens_take(tm_tokens *t, const tm_ps_token *token, tm_token_use *use,
+                         tm_err *err) {
+  *use = (tm_token_use){.token = *token};
+  if (tokens_none(token)) return TM_OK;
   pthread_mutex_lock(&t->mu);
-  tm_status s = tokens_take(t, token, repeat, before, err);
+  tm_status s = tokens_take(t, use, err);
   pthread_mutex_unlock(&t->mu);
   return s;
 }
 
-void tm_tokens_undo(tm_tokens *t, const tm_ps_token *token, uint64_t before) {
-  if (token->closure == 0) return;
+static void tokens_undo(tm_tokens *t, const tm_token_use *use) {
+  uint64_t closure = use->token.closure;
+  if (closure == 0) {
+    tokens_client_of(t, use->token.incarnation)->last = use->before;
+  } else if (use->before == 0) {
+    tm_map_del(t->seen, closure);
+  } else if (tm_map_get(t->seen, closure) &&
+             tm_map_put(t->seen, closure, (void *)(uintptr_t)use->before)) {
+    tm_map_del(t->seen, closure); /* replacing a value in place does not fail */
+  }
+}
+
+void tm_tokens_end(tm_tokens *t, tm_token_use *use, bool applied) {
+  if (use->repeat || tokens_none(&use->token)) return;
   pthread_mutex_lock(&t->mu);
-  /* Replacing a value in place cannot run out of memory. */
-  if (before == 0)
-    tm_map_del(t->seen, token->closure);
-  else if (tm_map_get(t->seen, token->closure) &&
-           tm_map_put(t->seen, token->closure, (void *)(uintptr_t)before))
-    tm_map_del(t->seen, token->closure);
+  tm_token_use **at = &t->uses;
+  while (*at != use) at = &(*at)->next;
+  *at = use->next;
+  if (!applied) tokens_undo(t, use);
+  pthread_cond_broadcast(&t->ended);
   pthread_mutex_unlock(&t->mu);
 }
 
