@@ -282,15 +282,12 @@ static tm_status remote_put(tm_ps_client *c, const tm_ps_place *p, const tm_view
                             tm_err *err) {
   remote_client *r = (remote_client *)c;
   tm_packer w;
-  tm_frame f;
-  const uint8_t *meta;
   remote_start(r, &w);
   tm_ps_put_pack(&w, p, rows);
   tm_status s = w.status;
   if (s == TM_OK) s = tm_segments_push(&r->seg, rows->data, tm_view_bytes(rows));
   TM_TRY(remote_send(r, TM_F_PS_LOAD, s, err));
-  TM_TRY(remote_answer(r, TM_F_PS_LOAD_REPLY, &f, &meta, err));
-  return tm_channel_end(r->ch, err);
+  return remote_finish(r, TM_F_PS_LOAD_REPLY, remote_take_ok, NULL, err);
 }
 
 static tm_status remote_load(tm_ps_client *c, tm_ps_load *load, tm_err *err) {
@@ -301,12 +298,11 @@ static tm_status remote_load(tm_ps_client *c, tm_ps_load *load, tm_err *err) {
   return remote_send(r, TM_F_PS_LOAD, w.status, err);
 }
 
-static tm_status remote_loaded_answer(remote_client *r, tm_ps_load *load, tm_err *err) {
-  tm_frame f;
+static tm_status remote_take_loaded(remote_client *r, const tm_frame *f,
+                                    const uint8_t *meta, void *ud, tm_err *err) {
   tm_unpacker u;
-  const uint8_t *meta;
-  TM_TRY(remote_answer(r, TM_F_PS_LOAD_REPLY, &f, &meta, err));
-  tm_unpack_init(&u, meta, f.meta_bytes);
+  tm_ps_load *load = ud;
+  tm_unpack_init(&u, meta, f->meta_bytes);
   load->unseen = tm_unpack_bool(&u);
   TM_TRY(tm_unpack_end(&u, err));
   return tm_channel_end(r->ch, err);
@@ -315,9 +311,9 @@ static tm_status remote_loaded_answer(remote_client *r, tm_ps_load *load, tm_err
 /* Reading may take long; that the ps is there its control connection shows. */
 static tm_status remote_loaded(tm_ps_client *c, tm_ps_load *load, tm_err *err) {
   remote_client *r = (remote_client *)c;
-  tm_channel_set_silence(r->ch, REMOTE_SLOW_NS);
-  tm_status s = remote_loaded_answer(r, load, err);
-  tm_channel_set_silence(r->ch, r->silence);
+  remote_silence(r, REMOTE_SLOW_NS);
+  tm_status s = remote_finish(r, TM_F_PS_LOAD_REPLY, remote_take_loaded, load, err);
+  remote_silence(r, r->silence);
   return s;
 }
 
