@@ -16,6 +16,7 @@ typedef struct tm_start {
   int32_t index, nworker, threads;
   uint64_t seed;
   int64_t heartbeat_ns, silence_ns, connect_timeout_ns;
+  int64_t chief_timeout_ns; /* without a chief for so long the task ends; 0: never */
   int32_t nps;
   char (*ps)[280]; /* addresses; tm_start_release */
 } tm_start;

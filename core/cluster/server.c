@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "cluster/control.h"
 #include "cluster/ps_service.h"
+#include "cluster/term.h"
 #include "cluster/worker_service.h"
 #include "net/loop.h"
 
@@ -21,12 +22,15 @@
  * Invariants:
  *   (1) `chief` is the connection of the last chief that started this task, or NULL;
  *       when it ends the clock of chief_timeout starts.
- *   (2) A data connection belongs to the chief in whose time it was made (its user
- *       pointer is that `term`); after the next start it is answered no more, so a
- *       late UPDATE of a lost cluster never meets the variables of the next.
+ *   (2) `granted` is the term of the last start and only grows; whoever comes with a
+ *       lower one is refused (aborted), and whom it replaces is told so.
+ *   (3) A data connection belongs to the start in whose time it was made (its user
+ *       pointer is the number of that); after the next start it is answered no more, so
+ *       a late UPDATE of a lost cluster never meets the variables of the next.
  */
 #define SERVER_SILENCE_NS 60000000000 /* until the chief's start says otherwise */
 #define SERVER_MAX_FRAME  ((uint64_t)1 << 40)
+#define SERVER_ALONE_S    600.0 /* until a chief says otherwise */
 
 struct tm_server {
   tm_server_options opt;
@@ -35,39 +39,109 @@ struct tm_server {
   tm_ps_service *ps;
   tm_worker_service *worker;
   uint16_t port;
-  atomic_uintptr_t term; /* of chiefs, from 1 */
+  atomic_uintptr_t starts; /* how many there were */
   pthread_mutex_t mu;
-  tm_conn *chief;      /* under mu; compared, never followed */
-  bool stop, had_one;  /* under mu */
-  int64_t alone_since; /* under mu */
+  tm_conn *chief;       /* under mu: a reference */
+  tm_term granted;      /* under mu */
+  bool stop, had_one;   /* under mu */
+  int64_t alone_since;  /* under mu */
+  double chief_timeout; /* under mu: seconds; <= 0: never */
 };
 
-static void server_chief(tm_server *s, tm_conn *c) {
+/* --- terms --- */
+
+/* TM_EABORTED: t is an earlier term than the one that was granted last.
+ * TM_EUNAVAILABLE: a later one. */
+static tm_status server_check_term(tm_server *s, const tm_term *t, tm_err *err) {
   pthread_mutex_lock(&s->mu);
-  s->chief = c;
-  s->had_one = true;
+  tm_term granted = s->granted;
   pthread_mutex_unlock(&s->mu);
+  int order = tm_term_order(t, &granted);
+  if (order < 0) return tm_term_refuse(s->self.task, t, &granted, err);
+  if (order == 0) return TM_OK;
+  return tm_fail(err, TM_EUNAVAILABLE, "%s was not started by this chief (yet)",
+                 s->self.task);
 }
 
-/* A ps starts anew for a chief. */
-static void server_start_ps(tm_server *s, tm_conn *c, tm_message *m) {
+/* The chief before is told who took over, and its connection ends. */
+static void server_depose(tm_server *s, tm_conn *old, const tm_term *granted) {
+  const tm_term *t = &tm_conn_peer(old)->term;
+  tm_err err;
+  tm_err_clear(&err);
+  bool same = tm_term_order(t, granted) == 0; /* it came again: nothing new to it */
+  tm_status st =
+      same ? TM_EUNAVAILABLE : tm_term_refuse(s->self.task, t, granted, &err);
+  if (!same && tm_conn_send_error(old, 0, &err)) st = TM_ENOMEM;
+  tm_conn_close(old, st, same ? "the chief started this task anew" : err.msg);
+  tm_conn_unref(old);
+}
+
+/* c becomes the chief's connection, unless its term is lower than another's. */
+static tm_status server_grant(tm_server *s, tm_conn *c, const tm_start *start,
+                              tm_err *err) {
+  const tm_term *t = &tm_conn_peer(c)->term;
+  tm_conn *old = NULL;
+  pthread_mutex_lock(&s->mu);
+  tm_term granted = s->granted;
+  bool ok = tm_term_order(t, &granted) >= 0;
+  if (ok && s->chief != c) {
+    old = s->chief;
+    s->chief = tm_conn_ref(c);
+  }
+  if (ok) {
+    s->granted = *t;
+    s->had_one = true;
+    if (s->opt.chief_timeout < 0)
+      s->chief_timeout = (double)start->chief_timeout_ns * 1e-9;
+  }
+  pthread_mutex_unlock(&s->mu);
+  if (!ok) return tm_term_refuse(s->self.task, t, &granted, err);
+  if (old) server_depose(s, old, t);
+  return TM_OK;
+}
+
+static void server_answer_claim(tm_server *s, tm_conn *c, tm_message *m) {
+  tm_buf b = TM_BUF_INIT(64);
+  tm_packer w;
+  tm_frame f = {.kind = TM_F_GRANT, .id = m->f.id};
+  pthread_mutex_lock(&s->mu);
+  tm_term granted = s->granted;
+  pthread_mutex_unlock(&s->mu);
+  tm_pack_init(&w, &b);
+  tm_term_pack(&w, &granted);
+  tm_status st = w.status ? w.status : tm_conn_send(c, &f, &b, NULL, 0, NULL, NULL);
+  tm_buf_release(&b);
+  if (st) tm_conn_close(c, st, "a claim cannot be answered");
+}
+
+/* --- starts --- */
+
+static tm_status server_start_ps(tm_server *s, tm_conn *c, const tm_start *start,
+                                 uint64_t id, tm_err *err) {
+  tm_conn_limits lim = {SERVER_MAX_FRAME, start->heartbeat_ns, start->silence_ns};
+  tm_frame f = {.kind = TM_F_OK, .id = id};
+  tm_conn_set_limits(c, &lim);
+  atomic_fetch_add(&s->starts, 1);
+  if (tm_ps_service_reset(s->ps)) return tm_nomem(err, "a store");
+  if (tm_conn_send(c, &f, NULL, NULL, 0, NULL, NULL))
+    tm_conn_close(c, TM_EUNAVAILABLE, "the start cannot be answered");
+  return TM_OK;
+}
+
+/* A chief starts this task anew. */
+static void server_start(tm_server *s, tm_conn *c, tm_message *m) {
   tm_start start;
   tm_err err;
   tm_err_clear(&err);
-  tm_frame f = {.kind = TM_F_OK, .id = m->f.id};
   tm_status st = tm_start_unpack(m->meta, m->f.meta_bytes, &start, &err);
-  if (st == TM_OK) {
-    tm_conn_limits lim = {SERVER_MAX_FRAME, start.heartbeat_ns, start.silence_ns};
-    tm_conn_set_limits(c, &lim);
-    tm_start_release(&start);
-    atomic_fetch_add(&s->term, 1);
-    st = tm_ps_service_reset(s->ps);
-  }
-  if (st && err.code == TM_OK) tm_nomem(&err, "a store");
-  if (st == TM_OK) server_chief(s, c);
-  st = st ? tm_conn_send_error(c, m->f.id, &err)
-          : tm_conn_send(c, &f, NULL, NULL, 0, NULL, NULL);
-  if (st) tm_conn_close(c, st, "the start cannot be answered");
+  if (st == TM_OK) st = server_grant(s, c, &start, &err);
+  if (st == TM_OK && s->ps) st = server_start_ps(s, c, &start, m->f.id, &err);
+  if (st == TM_OK && s->worker) (void)tm_worker_service_message(s->worker, c, m);
+  tm_start_release(&start);
+  if (st == TM_OK) return;
+  tm_log(TM_LOG_WARN, "%s: %s", s->self.task, err.msg);
+  if (tm_conn_send_error(c, m->f.id, &err))
+    tm_conn_close(c, st, "the start cannot be answered");
 }
 
 void tm_server_stop(tm_server *s) {
@@ -76,27 +150,34 @@ void tm_server_stop(tm_server *s) {
   pthread_mutex_unlock(&s->mu);
 }
 
-/* A request on a data connection of an earlier chief's time (2). */
-static bool server_refuse_old(tm_server *s, tm_conn *c, const tm_message *m) {
+/* Messages on a connection of an earlier term (2) or start (3). */
+static bool server_refuse_old(tm_server *s, tm_conn *c, const tm_message *m,
+                              bool control) {
   tm_err err;
-  if ((uintptr_t)tm_conn_user(c) == atomic_load(&s->term)) return false;
+  if (control ? m->f.kind == TM_F_CLAIM
+              : (uintptr_t)tm_conn_user(c) == atomic_load(&s->starts))
+    return false;
   tm_err_clear(&err);
-  tm_fail(&err, TM_EABORTED, "%s serves another chief now", s->self.task);
-  if (tm_conn_send_error(c, m->f.id, &err))
-    tm_conn_close(c, TM_EABORTED, "it belongs to an earlier chief");
+  tm_status st = server_check_term(s, &tm_conn_peer(c)->term, &err);
+  if (control && st != TM_EABORTED) return false;
+  if (st == TM_OK)
+    tm_fail(&err, TM_EUNAVAILABLE, "%s was started anew meanwhile", s->self.task);
+  if (tm_conn_send_error(c, m->f.id, &err)) tm_conn_close(c, err.code, err.msg);
   return true;
 }
 
 static void server_message(void *ud, tm_conn *c, tm_message *m) {
   tm_server *s = ud;
   bool control = strcmp(tm_conn_peer(c)->purpose, "control") == 0;
-  if (!control && server_refuse_old(s, c, m)) return;
+  if (server_refuse_old(s, c, m, control)) return;
   if (control && m->f.kind == TM_F_STOP) {
     tm_server_stop(s);
-  } else if (control && s->ps && m->f.kind == TM_F_START) {
-    server_start_ps(s, c, m);
+  } else if (control && m->f.kind == TM_F_CLAIM) {
+    server_answer_claim(s, c, m);
+  } else if (control && m->f.kind == TM_F_START) {
+    server_start(s, c, m);
   } else if (control && s->worker && tm_worker_service_message(s->worker, c, m)) {
-    if (m->f.kind == TM_F_START && tm_conn_user(c)) server_chief(s, c);
+    return;
   } else if (!s->ps || !tm_ps_service_message(s->ps, c, m)) {
     tm_log(TM_LOG_WARN, "%s: %s sent a frame of kind %u, which has no place here",
            s->self.task, tm_conn_peer(c)->task, (unsigned)m->f.kind);
@@ -109,11 +190,13 @@ static void server_closed(void *ud, tm_conn *c, const tm_err *why) {
   (void)why;
   if (s->worker) tm_worker_service_closed(s->worker, c);
   pthread_mutex_lock(&s->mu);
-  if (s->chief == c) {
+  bool mine = s->chief == c;
+  if (mine) {
     s->chief = NULL;
     s->alone_since = tm_now_ns();
   }
   pthread_mutex_unlock(&s->mu);
+  if (mine) tm_conn_unref(c);
 }
 
 static tm_status server_hello(void *ud, tm_conn *c, const tm_hello *peer, tm_err *err) {
@@ -122,7 +205,9 @@ static tm_status server_hello(void *ud, tm_conn *c, const tm_hello *peer, tm_err
   if (s->worker)
     return tm_fail(err, TM_EINVAL, "%s is a worker: it holds no variables",
                    s->self.task);
-  tm_conn_set_user(c, (void *)atomic_load(&s->term));
+  uintptr_t starts = atomic_load(&s->starts);
+  TM_TRY(server_check_term(s, &peer->term, err));
+  tm_conn_set_user(c, (void *)starts);
   return TM_OK;
 }
 
@@ -159,6 +244,7 @@ tm_status tm_server_start(const tm_server_options *opt, tm_server **out, tm_err 
   if (!s) return tm_nomem(err, "a server");
   pthread_mutex_init(&s->mu, NULL);
   s->opt = *opt;
+  s->chief_timeout = opt->chief_timeout < 0 ? SERVER_ALONE_S : opt->chief_timeout;
   s->alone_since = tm_now_ns();
   s->self.incarnation = tm_random_id();
   snprintf(s->self.task, sizeof s->self.task, "/job:%s/task:%d", opt->job, opt->index);
@@ -183,13 +269,13 @@ static tm_status server_look(tm_server *s, tm_cancel *cancel, tm_err *err) {
   pthread_mutex_lock(&s->mu);
   bool stop = s->stop, alone = s->chief == NULL, gone = alone && s->had_one;
   double seconds = (double)(tm_now_ns() - s->alone_since) * 1e-9;
+  double most = s->chief_timeout;
   pthread_mutex_unlock(&s->mu);
   if (stop || (gone && s->opt.once)) return TM_OK;
   if (tm_cancelled(cancel))
     return tm_fail(err, TM_ECANCELLED, "%s was cancelled", s->self.task);
-  if (alone && s->opt.chief_timeout > 0 && seconds > s->opt.chief_timeout)
-    return tm_fail(err, TM_ETIMEOUT, "%s: no chief came for %g s", s->self.task,
-                   s->opt.chief_timeout);
+  if (alone && most > 0 && seconds > most)
+    return tm_fail(err, TM_ETIMEOUT, "%s: no chief came for %g s", s->self.task, most);
   return TM_EAGAIN;
 }
 

@@ -24,7 +24,8 @@ typedef struct tm_server_options {
   int32_t index;
   const char *address; /* to listen on; port 0: any */
   const char *cluster_id;
-  double chief_timeout; /* seconds without a chief until join ends; <= 0: never */
+  double chief_timeout; /* seconds without a chief until join ends; 0: never; < 0: what
+                           the chief's start says, 600 before */
   bool once;            /* join ends when the first chief has gone */
   int threads;          /* that serve connections; 0: as many as good */
 } tm_server_options;

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "cluster/ps_remote.h"
 #include "cluster/spec.h"
+#include "cluster/term.h"
 
 /*
  * A cluster of other processes.  Each ps is started anew over a control connection and
@@ -20,17 +21,35 @@
  * Invariant: a ps's `lost` is set once and never reset; `coordinator` and `why` are
  * guarded by mu, which is held while the coordinator is told, so that it lives.
  */
+
+void tm_session_abort(session_remote *r, const tm_err *why) {
+  pthread_mutex_lock(&r->mu);
+  if (r->why.code != TM_EABORTED && !r->closing) {
+    r->why = *why;
+    if (r->coordinator) tm_coordinator_lose(r->coordinator, &r->why);
+  }
+  pthread_mutex_unlock(&r->mu);
+}
+
+/* The only thing that a ps says by itself is that it serves another chief now. */
 static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
+  session_ps *p = tm_conn_user(c);
+  tm_unpacker u;
+  tm_err err;
   (void)ud;
-  (void)c;
-  (void)m;
+  if (m->f.kind != TM_F_ERROR) return;
+  tm_unpack_init(&u, m->meta, m->f.meta_bytes);
+  tm_err_unpack(&u, &err);
+  if (!err.task[0]) memcpy(err.task, p->task, sizeof err.task);
+  if (err.code == TM_EABORTED) tm_session_abort(p->owner, &err);
 }
 
 /* The one place where a ps is lost (loop thread). */
 static void remote_ps_lost(session_ps *p, const tm_err *why) {
   session_remote *r = p->owner;
-  tm_cancel_set(&p->lost);
   pthread_mutex_lock(&r->mu);
+  /* Not when aborted: then its answers say why. */
+  if (r->why.code != TM_EABORTED) tm_cancel_set(&p->lost);
   if (r->why.code == TM_OK && !r->closing) {
     tm_fail(&r->why, TM_EUNAVAILABLE, "%s is lost: %s", p->task, why->msg);
     memcpy(r->why.task, p->task, sizeof r->why.task);
@@ -178,6 +197,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
     snprintf(r->address[i], sizeof r->address[i], "%s",
              i < o->nps ? o->ps_address[i] : o->worker_address[i - o->nps]);
   double silence = o->heartbeat_timeout > 0 ? o->heartbeat_timeout : 10;
+  double alone = o->chief_timeout > 0 && o->chief_timeout < 9e9 ? o->chief_timeout : 0;
   double connect = o->connect_timeout > 0 ? o->connect_timeout : 60;
   r->start = (tm_start){.nworker = o->nworker,
                         .threads = o->threads,
@@ -185,6 +205,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
                         .heartbeat_ns = (int64_t)(o->heartbeat_interval * 1e9),
                         .silence_ns = (int64_t)(silence * 1e9),
                         .connect_timeout_ns = (int64_t)(connect * 1e9),
+                        .chief_timeout_ns = (int64_t)(alone * 1e9),
                         .nps = o->nps};
   r->self.incarnation = tm_random_id();
   snprintf(r->self.task, sizeof r->self.task, "/job:chief/task:0");
@@ -195,10 +216,28 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   return TM_OK;
 }
 
+/* The term after all that the tasks granted. */
+static tm_status remote_claim(session_remote *r, tm_err *err) {
+  tm_channel_options o = {.self = r->self,
+                          .connect_timeout_ns = r->start.connect_timeout_ns,
+                          .silence_ns = r->start.connect_timeout_ns,
+                          .retry = true};
+  uint64_t highest = 0;
+  for (int32_t i = 0; i < r->ntask; i++) {
+    tm_term t;
+    o.address = r->address[i];
+    TM_TRY(tm_term_claim(&o, &t, err));
+    if (t.number > highest) highest = t.number;
+  }
+  r->self.term = (tm_term){highest + 1, r->self.incarnation};
+  return TM_OK;
+}
+
 tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
                                   tm_err *err) {
   TM_TRY(remote_make(s, o, err));
   session_remote *r = s->remote;
+  TM_TRY(remote_claim(r, err));
   for (int32_t i = 0; i < o->nps; i++) {
     tm_remote_options ro = tm_session_remote_options(r, i, r->address[i]);
     ro.task = r->ps[i].task;

@@ -33,6 +33,8 @@ typedef struct session_remote {
   tm_start start; /* what every task is told; index is not set */
 } session_remote;
 
+/* Another chief took over: the coordinator is lost for good. */
+void tm_session_abort(session_remote *r, const tm_err *why);
 /* How task `index` at an address is started. */
 tm_remote_options tm_session_remote_options(const session_remote *r, int32_t index,
                                             const char *address);

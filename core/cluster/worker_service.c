@@ -100,9 +100,11 @@ static void wsession_down(void *ud, const tm_err *why) {
 /* --- the session's thread --- */
 
 static tm_status wsession_dial(wsession *w, tm_ps_client **ps, tm_err *err) {
+  tm_hello self = w->service->self;
+  self.term = tm_conn_peer(w->conn)->term;
   for (int32_t i = 0; i < w->start.nps; i++) {
     tm_channel_options o = {.address = w->start.ps[i],
-                            .self = w->service->self,
+                            .self = self,
                             .connect_timeout_ns = w->start.connect_timeout_ns,
                             .silence_ns = w->start.silence_ns,
                             .spin_ns = -1,

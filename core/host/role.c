@@ -126,7 +126,7 @@ static int role_options(int argc, char **argv, tm_server_options *o) {
   return 0;
 }
 
-static const tm_server_options role_defaults = {.chief_timeout = 600};
+static const tm_server_options role_defaults = {.chief_timeout = -1}; /* the chief's */
 
 int tm_host_role(int argc, char **argv) {
   tm_server_options o = role_defaults;

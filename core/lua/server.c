@@ -27,7 +27,7 @@ static tm_server *check_server(lua_State *L, int i) {
   return b->s;
 }
 
-/* core.server(job, index, address, cluster_id, chief_timeout) */
+/* core.server(job, index, address, cluster_id, chief_timeout?): as tm_server_options */
 static int server_start(lua_State *L) {
   tm_server_options o;
   memset(&o, 0, sizeof o);
@@ -35,7 +35,7 @@ static int server_start(lua_State *L) {
   o.index = (int32_t)luaL_checkinteger(L, 2);
   o.address = luaL_checkstring(L, 3);
   o.cluster_id = luaL_checkstring(L, 4);
-  o.chief_timeout = luaL_optnumber(L, 5, 600);
+  o.chief_timeout = luaL_optnumber(L, 5, -1);
   server_box *b = lua_newuserdatauv(L, sizeof *b, 0);
   b->s = NULL;
   luaL_getmetatable(L, SERVER_MT);

@@ -85,6 +85,13 @@ void tm_conn_fail(tm_conn *c, tm_status s, const char *why) {
   pthread_mutex_unlock(&c->mu);
 }
 
+void tm_conn_cut(tm_conn *c) {
+  pthread_mutex_lock(&c->mu);
+  c->cut = true;
+  pthread_mutex_unlock(&c->mu);
+  tm_conn_fail(c, TM_EUNAVAILABLE, "the connection was lost");
+}
+
 void tm_conn_close(tm_conn *c, tm_status s, const char *why) {
   tm_conn_fail(c, s, why);
   tm_conn_attend(c);
@@ -182,7 +189,7 @@ bool tm_conn_flush(tm_conn *c) {
     pthread_mutex_unlock(&c->mu);
     conn_free_list(through);
   }
-  if (r < 0) tm_conn_fail(c, TM_EUNAVAILABLE, "the connection was lost");
+  if (r < 0) tm_conn_cut(c);
   return r == 0;
 }
 
@@ -371,7 +378,7 @@ static bool conn_parse_one(tm_conn *c, bool *more) {
 
 static bool conn_stopped(tm_conn *c) {
   pthread_mutex_lock(&c->mu);
-  bool stopped = c->want_close;
+  bool stopped = c->want_close && !c->cut;
   pthread_mutex_unlock(&c->mu);
   return stopped;
 }
@@ -441,4 +448,11 @@ bool tm_conn_readable(tm_conn *c) {
     if ((size_t)k < n && !c->pay) return true;
   }
   return true;
+}
+
+void tm_conn_last_words(tm_conn *c) {
+  pthread_mutex_lock(&c->mu);
+  bool cut = c->cut;
+  pthread_mutex_unlock(&c->mu);
+  if (cut && c->greeted) (void)tm_conn_readable(c);
 }

@@ -52,6 +52,8 @@ struct tm_conn {
   conn_out *out, *out_last;   /* guarded by mu */
   size_t out_bytes;           /* guarded by mu */
   bool want_close, attending; /* guarded by mu */
+  bool cut;                   /* guarded by mu: the peer is gone; what it sent before is
+                                 still read */
   tm_err why;                 /* guarded by mu: first reason to close */
 };
 
@@ -64,6 +66,11 @@ bool tm_conn_flush(tm_conn *c);
 bool tm_conn_full(tm_conn *c);
 bool tm_conn_waiting(tm_conn *c);
 void tm_conn_fail(tm_conn *c, tm_status s, const char *why);
+/* The same where the peer is gone. */
+void tm_conn_cut(tm_conn *c);
+/* Loop thread, before a close: the last that a peer said before it went, which may be
+ * why. */
+void tm_conn_last_words(tm_conn *c);
 /* Loop thread, at the end: drop what waits and close the socket. */
 void tm_conn_drop(tm_conn *c);
 /* Ask the loop's thread to look at c (loop.c). */

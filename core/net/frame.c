@@ -69,24 +69,28 @@ tm_status tm_frame_unpack(const uint8_t head[TM_FRAME_HEAD], uint64_t max_payloa
 }
 
 void tm_hello_pack(tm_packer *w, const tm_hello *h) {
-  tm_pack_array(w, 5);
+  tm_pack_array(w, 7);
   tm_pack_int(w, TM_WIRE_VERSION);
   tm_pack_cstr(w, h->cluster);
   tm_pack_cstr(w, h->task);
   tm_pack_cstr(w, h->purpose);
   tm_pack_uint(w, h->incarnation);
+  tm_pack_uint(w, h->term.number);
+  tm_pack_uint(w, h->term.chief);
 }
 
 tm_status tm_hello_unpack(const void *p, size_t n, tm_hello *h, tm_err *err) {
   tm_unpacker r;
   memset(h, 0, sizeof *h);
   tm_unpack_init(&r, p, n);
-  tm_unpack_array(&r, 5, 5);
+  tm_unpack_array(&r, 7, 7);
   tm_unpack_range(&r, TM_WIRE_VERSION, TM_WIRE_VERSION);
   tm_unpack_cstr(&r, h->cluster, sizeof h->cluster);
   tm_unpack_cstr(&r, h->task, sizeof h->task);
   tm_unpack_cstr(&r, h->purpose, sizeof h->purpose);
   h->incarnation = tm_unpack_uint(&r);
+  h->term.number = tm_unpack_uint(&r);
+  h->term.chief = tm_unpack_uint(&r);
   return tm_unpack_end(&r, err);
 }
 

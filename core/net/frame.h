@@ -58,8 +58,8 @@ typedef enum tm_frame_kind {
   TM_F_DOWN = 40, /* the worker can go on no more: a tm_err */
   TM_F_STOP = 41, /* end this process */
 
-  TM_F_CLAIM = 42, /* a chief asks for the term of the task */
-  TM_F_GRANT = 43,
+  TM_F_CLAIM = 42,  /* a chief asks for the highest term of the task */
+  TM_F_GRANT = 43,  /* the answer */
   TM_F_RECALL = 44, /* closures not started are to come back */
   TM_F_GATE = 45,   /* no UPDATE may start / may start again */
   TM_F_GATED = 46,
@@ -88,12 +88,19 @@ static inline uint64_t tm_frame_pad(uint64_t n) {
   return (n + TM_FRAME_ALIGN - 1) & ~(uint64_t)(TM_FRAME_ALIGN - 1);
 }
 
+/* Of which chief: cluster/term.h says what follows.  Both 0: of none (yet). */
+typedef struct tm_term {
+  uint64_t number;
+  uint64_t chief; /* its incarnation */
+} tm_term;
+
 /* Who speaks. */
 typedef struct tm_hello {
   char cluster[64];     /* cluster id; both ends must have the same */
   char task[48];        /* "/job:worker/task:0" */
   char purpose[16];     /* "data" or "control" */
   uint64_t incarnation; /* random per process start */
+  tm_term term;         /* of the chief that speaks, or in whose work */
 } tm_hello;
 
 void tm_hello_pack(tm_packer *w, const tm_hello *h);

@@ -67,6 +67,7 @@ static void loop_close_conn(tm_conn *c) {
   net_thread *t = c->thread;
   if (c->closing) return;
   c->closing = true;
+  tm_conn_last_words(c);
   tm_conn_fail(c, TM_ECANCELLED, "closed here");
   if (c->prev)
     c->prev->next = c->next;
@@ -103,7 +104,7 @@ static void loop_serve(tm_conn *c, bool in) {
 static void loop_poll(uv_poll_t *h, int status, int events) {
   tm_conn *c = h->data;
   if (status < 0) {
-    tm_conn_fail(c, TM_EUNAVAILABLE, "the connection was lost");
+    tm_conn_cut(c);
     loop_close_conn(c);
     return;
   }

@@ -6,6 +6,7 @@
 #include "cluster/ps_remote.h"
 #include "cluster/server.h"
 #include "cluster/session.h"
+#include "cluster/term.h"
 #include "data/source.h"
 #include "net/channel.h"
 #include "test.h"
@@ -500,9 +501,13 @@ static void a_request_from_the_time_of_another_chief_is_refused(void **state) {
   tm_ps_client *old;
   bench_open(&b, 1, 1);
   bench_counter(&b);
-  tm_channel_options o = {.address = b.ps[0].address,
-                          .self = {"test", "/job:worker/task:0", "", 5},
-                          .silence_ns = 5000000000};
+  tm_channel_options o = {
+      .address = b.ps[0].address,
+      .self = {.cluster = "test", .task = "/job:worker/task:0", .incarnation = 5},
+      .silence_ns = 5000000000};
+  assert_int_equal(tm_ps_client_remote(&o, &old, &err), TM_EABORTED);
+  assert_ok_err(tm_term_claim(&o, &o.self.term, &err), &err);
+  assert_true(o.self.term.number == 1);
   assert_ok_err(tm_ps_client_remote(&o, &old, &err), &err);
   bench_disconnect(&b);
   bench_connect(&b);
@@ -515,7 +520,22 @@ static void a_request_from_the_time_of_another_chief_is_refused(void **state) {
   assert_int_equal(old->wait(old, &rq, &err), TM_EABORTED);
   assert_string_equal(err.task, "/job:ps/task:0");
   old->close(old);
+  assert_int_equal(tm_ps_client_remote(&o, &old, &err), TM_EABORTED);
+  assert_non_null(strstr(err.msg, "is in term 2"));
+  o.self.term.number = 3; /* nobody has started that one */
+  assert_int_equal(tm_ps_client_remote(&o, &old, &err), TM_EUNAVAILABLE);
   bench_close(&b);
+}
+
+static void terms_have_an_order(void **state) {
+  (void)state;
+  const tm_term t[] = {{0, 0},          {1, 5}, {1, 6},
+                       {1, UINT64_MAX}, {2, 0}, {UINT64_MAX, 1}};
+  for (size_t i = 0; i < TM_COUNT(t); i++)
+    for (size_t k = 0; k < TM_COUNT(t); k++) {
+      int order = tm_term_order(&t[i], &t[k]);
+      assert_true(i < k ? order < 0 : i > k ? order > 0 : order == 0);
+    }
 }
 
 static void a_cluster_described_wrongly_is_told(void **state) {
@@ -573,6 +593,7 @@ int main(void) {
       cmocka_unit_test(a_new_chief_finds_the_tasks_fresh),
       cmocka_unit_test(tasks_end_with_nothing_left_when_told_to_stop),
       cmocka_unit_test(a_request_from_the_time_of_another_chief_is_refused),
+      cmocka_unit_test(terms_have_an_order),
       cmocka_unit_test(a_cluster_described_wrongly_is_told),
       cmocka_unit_test(join_ends_when_no_chief_comes_or_the_only_one_has_gone),
   };

@@ -61,13 +61,14 @@ static void hellos_and_errors_come_back_as_they_were(void **state) {
   tm_buf b = TM_BUF_INIT(4096);
   tm_packer w;
   tm_err err = {0};
-  tm_hello h = {"c1", "/job:worker/task:2", "data", UINT64_MAX}, i;
+  tm_hello h = {"c1", "/job:worker/task:2", "data", UINT64_MAX, {3, UINT64_MAX}}, i;
   tm_pack_init(&w, &b);
   tm_hello_pack(&w, &h);
   assert_ok(w.status);
   assert_ok_err(tm_hello_unpack(b.data, b.len, &i, &err), &err);
   assert_string_equal(i.task, h.task);
   assert_true(i.incarnation == UINT64_MAX);
+  assert_true(i.term.number == 3 && i.term.chief == UINT64_MAX);
   for (size_t n = 0; n < b.len; n++)
     assert_int_not_equal(tm_hello_unpack(b.data, n, &i, &err), TM_OK);
   tm_err e, back;

@@ -16,7 +16,7 @@ local function new(opts)
   local spec = cluster_spec.new(options.need("Server", o, "cluster_spec"))
   local job = options.need("Server", o, "job_name")
   if job ~= "worker" and job ~= "ps" then bad("job_name must be \"worker\" or \"ps\", got %s", tostring(job)) end
-  local config = options.read("Server config", o.config, { "cluster_id", chief_timeout = 600 })
+  local config = options.read("Server config", o.config, { "cluster_id", "chief_timeout" })
   local self = setmetatable({
     _address = spec:task_address(job, o.task_index), _job = job, _index = o.task_index, _config = config,
     _id = config.cluster_id or core.cluster_id(spec:job_tasks("worker"), spec:job_tasks("ps")),

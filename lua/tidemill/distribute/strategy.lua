@@ -92,7 +92,8 @@ local function task_names(spec, job)
 end
 
 local function open_session(resolver, spec, o)
-  local args = { heartbeat_interval = o.heartbeat_interval, heartbeat_timeout = o.heartbeat_timeout }
+  local args = { heartbeat_interval = o.heartbeat_interval, heartbeat_timeout = o.heartbeat_timeout,
+    chief_timeout = o.chief_timeout }
   if resolver.in_process then
     args.workers, args.ps = resolver.workers, resolver.ps
   else

@@ -1,0 +1,61 @@
+-- Chiefs: terms, two of them at once, one killed at any moment and the next that takes
+-- over; tasks that no chief comes for.
+local P = dofile "spec/tools/process.lua"
+local tasks = dofile "spec/tools/tasks.lua"
+
+-- What every script here begins with: a strategy, a coordinator, a counter on ps 0.
+local head = [[
+local tm = require "tidemill"
+local D = tm.distribute
+local function say(...) print(...) io.stdout:flush() end
+local function try(what, f, ...)
+  local t = tm.time()
+  local ok, e = pcall(f, ...)
+  say(what, ok and "fine" or e.code, tm.time() - t < 3 and "soon" or "late", ok and "" or e.message)
+  return ok, e
+end
+local options = { heartbeat_interval = 0.2, heartbeat_timeout = 1.5, placement = "round_robin" }
+local ok, strategy = pcall(D.ParameterServerStrategy, D.resolver{ workers = 2, ps = 2 }, options)
+if not ok then say("open", strategy.code, strategy.message) os.exit(3) end
+local v, other, c
+local function make()
+  strategy:scope(function()
+    v = tm.Variable(0, { dtype = "int64", name = "counter" })
+    other = tm.Variable(tm.zeros { 1000 }, { name = "other" })
+  end)
+  c = D.ClusterCoordinator(strategy)
+end
+local ok, e = pcall(make)
+if not ok then say("make", e.code, e.message) os.exit(3) end
+local count = tm.func(function() v:assign_add(1) end)
+local slow = tm.func(function() tm.sleep(0.02) v:assign_add(1) return 1 end)
+]]
+
+describe("two chiefs", function()
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  it("that start at the same moment: one trains to the end, the other gets aborted", function()
+    local T = tasks.new(P, { workers = 2, ps = 2 })
+    T:start()
+    local text = head .. [[
+      local function train()
+        for _ = 1, 20 do c:schedule(slow) end
+        c:join()
+        return v:read():item()
+      end
+      local ok, e = pcall(train)
+      say(ok and "trained" or e.code, ok and e or e.message)
+      os.exit(ok and 0 or 3)
+    ]]
+    for _ = 1, 20 do
+      local a, b = T:chief(text), T:chief(text)
+      local sa, sb = a:wait(10), b:wait(10)
+      assert.equal(3, sa + sb, a:out() .. a:err() .. b:out() .. b:err())
+      local won, lost = sa == 0 and a or b, sa == 0 and b or a
+      assert.equal("trained\t20\n", won:out(), won:err())
+      assert.is_truthy(lost:out():find "aborted\t.*another chief took over", lost:out() .. lost:err())
+      local x, y = lost:out():match "term %d+ of chief (%x+), this is term %d+ of chief (%x+)"
+      assert.is_true(x ~= nil and x ~= y, lost:out())
+    end
+  end)
+end)
