@@ -153,13 +153,37 @@ static tm_status res_next(tm_resources *r, res_entry *e, tm_tensor **out, int32_
                  RES_MAX_GIVEN);
 }
 
+static tm_status res_unknown(tm_err *err) {
+  return tm_fail(err, TM_ENOTFOUND,
+                 "iterator: this task has no such iterator (was its coordinator "
+                 "closed, or is it of another one?)");
+}
+
+tm_status tm_resources_save(tm_resources *r, uint64_t uid, tm_buf *out, tm_err *err) {
+  res_entry *e = res_take(r, uid);
+  if (!e) return res_unknown(err);
+  tm_status s = tm_iter_save(e->it, out, err);
+  res_put(r, e);
+  return s;
+}
+
+tm_status tm_resources_restore(tm_resources *r, uint64_t uid, const char *p, size_t n,
+                               tm_err *err) {
+  res_entry *e = res_take(r, uid);
+  if (!e) return res_unknown(err);
+  tm_status s = tm_iter_restore(e->it, p, n, err);
+  if (s == TM_OK) {
+    res_list_clear(&e->back); /* they were of the place before */
+    s = tm_iter_settle(e->it, err);
+  }
+  res_put(r, e);
+  return s;
+}
+
 tm_status tm_resources_next(tm_resources *r, uint64_t uid, tm_tensor **out, int32_t n,
                             tm_err *err) {
   res_entry *e = res_take(r, uid);
-  if (!e)
-    return tm_fail(err, TM_ENOTFOUND,
-                   "iterator: this task has no such iterator (was its coordinator "
-                   "closed, or is it of another one?)");
+  if (!e) return res_unknown(err);
   tm_status s = res_next(r, e, out, n, err);
   res_put(r, e);
   return s;

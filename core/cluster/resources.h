@@ -22,6 +22,11 @@ void tm_resources_del(tm_resources *r, uint64_t uid); /* freed once it is not in
 /* The next element of an iterator: n tensors. TM_ENOTFOUND, TM_ERANGE at the end. */
 TM_CHECKED tm_status tm_resources_next(tm_resources *r, uint64_t uid, tm_tensor **out,
                                        int32_t n, tm_err *err);
+/* States of an iterator (data/iterator.h); on the thread that calls next. */
+TM_CHECKED tm_status tm_resources_save(tm_resources *r, uint64_t uid, tm_buf *out,
+                                       tm_err *err);
+TM_CHECKED tm_status tm_resources_restore(tm_resources *r, uint64_t uid, const char *p,
+                                          size_t n, tm_err *err);
 void tm_resources_mark(tm_resources *r);
 void tm_resources_commit(tm_resources *r);
 void tm_resources_rollback(tm_resources *r);

@@ -105,6 +105,20 @@ static tm_status batch_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return s;
 }
 
+static tm_status batch_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct batch_cursor *k = (struct batch_cursor *)c;
+  const struct batch *d = (const struct batch *)c->ds;
+  int64_t want, got;
+  if (k->end) return TM_ERANGE;
+  if (!tm_mul_i64(n, d->n, &want)) want = INT64_MAX;
+  tm_status s = tm_cursor_pass(c->in[0], want, &got, err);
+  *done = got / d->n;
+  if (s != TM_ERANGE) return s;
+  k->end = true;
+  if (got % d->n && !d->drop) ++*done;
+  return *done == n ? TM_OK : TM_ERANGE;
+}
+
 static void batch_reset(tm_cursor *c, bool fresh) {
   ((struct batch_cursor *)c)->end = false;
   tm_cursor_reset(c->in[0], fresh);
@@ -129,6 +143,7 @@ const tm_data_class tm_class_batch = {
     .pack = batch_pack,
     .unpack = batch_unpack,
     .next = batch_next,
+    .pass = batch_pass,
     .reset = batch_reset,
     .close = batch_close,
 };
@@ -217,6 +232,17 @@ static tm_status unbatch_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return TM_OK;
 }
 
+static tm_status unbatch_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct unbatch_cursor *k = (struct unbatch_cursor *)c;
+  for (*done = 0; *done < n;) {
+    while (!k->block || k->i == k->block->nrows) TM_TRY(unbatch_open_next(k, err));
+    int64_t left = k->block->nrows - k->i, step = n - *done < left ? n - *done : left;
+    k->i += step;
+    *done += step;
+  }
+  return TM_OK;
+}
+
 static void unbatch_close(tm_cursor *c) {
   struct unbatch_cursor *k = (struct unbatch_cursor *)c;
   tm_block_unref(k->block);
@@ -237,6 +263,7 @@ const tm_data_class tm_class_unbatch = {
     .name_of = batch_name,
     .unpack = unbatch_unpack,
     .next = unbatch_next,
+    .pass = unbatch_pass,
     .reset = unbatch_reset,
     .close = unbatch_close,
 };

@@ -255,6 +255,21 @@ static tm_status csv_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return s;
 }
 
+/* Records without looking at their fields. */
+static tm_status csv_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct csv_cursor *k = (struct csv_cursor *)c;
+  if (k->block) {
+    int64_t left = k->block->nrows - k->i;
+    *done = n < left ? n : left;
+    k->i += *done;
+  }
+  for (; *done < n; ++*done) {
+    if (tm_cancelled(c->cancel)) return tm_fail(err, TM_ECANCELLED, "csv: cancelled");
+    TM_TRY(csv_record(k, err));
+  }
+  return TM_OK;
+}
+
 static void csv_reset(tm_cursor *c, bool fresh) {
   struct csv_cursor *k = (struct csv_cursor *)c;
   (void)fresh;
@@ -297,6 +312,7 @@ const tm_data_class tm_class_csv = {
     .unpack = csv_unpack,
     .open = csv_cursor_open,
     .next = csv_next,
+    .pass = csv_pass,
     .reset = csv_reset,
     .close = csv_close,
 };

@@ -53,6 +53,14 @@ static tm_status rep_unpack(tm_unpacker *r, tm_dataset **in, int32_t nin,
   return tm_data_rep(in[0], tm_unpack_int(r), out, err);
 }
 
+/* The input ended: once more, or the end. */
+static void rep_again(struct counted_cursor *k) {
+  k->done++;
+  k->end = !k->any || k->done == counted_n(&k->c); /* (1) */
+  k->any = false;
+  if (!k->end) tm_cursor_reset(k->c.in[0], false);
+}
+
 static tm_status rep_next(tm_cursor *c, tm_row *out, tm_err *err) {
   struct counted_cursor *k = (struct counted_cursor *)c;
   if (counted_n(c) == 0) k->end = true;
@@ -62,12 +70,27 @@ static tm_status rep_next(tm_cursor *c, tm_row *out, tm_err *err) {
       k->any = true; /* an error is an element that failed */
       return s;
     }
-    k->done++;
-    k->end = !k->any || k->done == counted_n(c); /* (1) */
-    k->any = false;
-    if (!k->end) tm_cursor_reset(c->in[0], false);
+    rep_again(k);
   }
   return TM_ERANGE;
+}
+
+static tm_status rep_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct counted_cursor *k = (struct counted_cursor *)c;
+  if (counted_n(c) == 0) k->end = true;
+  for (*done = 0; *done < n;) {
+    int64_t d;
+    if (k->end) return TM_ERANGE;
+    if (tm_cancelled(c->cancel)) return tm_fail(err, TM_ECANCELLED, "rep: cancelled");
+    tm_status s = tm_cursor_pass(c->in[0], n - *done, &d, err);
+    *done += d;
+    k->any |= d > 0;
+    if (s == TM_ERANGE)
+      rep_again(k);
+    else if (s != TM_OK)
+      return s;
+  }
+  return TM_OK;
 }
 
 const tm_data_class tm_class_rep = {
@@ -80,6 +103,7 @@ const tm_data_class tm_class_rep = {
     .pack = counted_pack,
     .unpack = rep_unpack,
     .next = rep_next,
+    .pass = rep_pass,
     .reset = counted_reset,
 };
 
@@ -114,6 +138,16 @@ static tm_status take_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return s;
 }
 
+static tm_status take_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct counted_cursor *k = (struct counted_cursor *)c;
+  int64_t left = counted_n(c) < 0 ? n : counted_n(c) - k->done;
+  if (k->end) return TM_ERANGE;
+  tm_status s = tm_cursor_pass(c->in[0], n < left ? n : left, done, err);
+  k->done += *done;
+  if (s == TM_ERANGE) k->end = true;
+  return s == TM_OK && left < n ? TM_ERANGE : s;
+}
+
 const tm_data_class tm_class_take = {
     .name = "take",
     .code = 21,
@@ -124,6 +158,7 @@ const tm_data_class tm_class_take = {
     .pack = counted_pack,
     .unpack = take_unpack,
     .next = take_next,
+    .pass = take_pass,
     .reset = counted_reset,
 };
 
@@ -158,6 +193,17 @@ static tm_status skip_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return s;
 }
 
+static tm_status skip_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct counted_cursor *k = (struct counted_cursor *)c;
+  int64_t d = 0;
+  if (k->end || counted_n(c) < 0) return TM_ERANGE;
+  tm_status s = tm_cursor_pass(c->in[0], counted_n(c) - k->done, &d, err);
+  k->done += d;
+  if (s == TM_OK) s = tm_cursor_pass(c->in[0], n, done, err);
+  if (s == TM_ERANGE) k->end = true;
+  return s;
+}
+
 const tm_data_class tm_class_skip = {
     .name = "skip",
     .code = 22,
@@ -168,6 +214,7 @@ const tm_data_class tm_class_skip = {
     .pack = counted_pack,
     .unpack = skip_unpack,
     .next = skip_next,
+    .pass = skip_pass,
     .reset = counted_reset,
 };
 
@@ -261,6 +308,20 @@ static tm_status shard_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return TM_ERANGE;
 }
 
+static tm_status shard_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct shard_cursor *k = (struct shard_cursor *)c;
+  int64_t count = ((const struct shard *)c->ds)->count, want, d;
+  int64_t before = (k->index - k->seen + count) % count; /* elements before ours */
+  if (k->end) return TM_ERANGE;
+  if (!tm_mul_i64(n - 1, count, &want) || want > INT64_MAX - before - 1)
+    want = INT64_MAX - before - 1;
+  tm_status s = tm_cursor_pass(c->in[0], before + 1 + want, &d, err);
+  *done = d > before ? (d - before - 1) / count + 1 : 0;
+  k->seen = (k->seen + d % count) % count;
+  k->end = s == TM_ERANGE;
+  return s;
+}
+
 static void shard_reset(tm_cursor *c, bool fresh) {
   struct shard_cursor *k = (struct shard_cursor *)c;
   k->seen = 0;
@@ -280,6 +341,7 @@ const tm_data_class tm_class_shard = {
     .unpack = shard_unpack,
     .open = shard_open,
     .next = shard_next,
+    .pass = shard_pass,
     .reset = shard_reset,
 };
 
@@ -384,6 +446,16 @@ static tm_status cache_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return s;
 }
 
+/* What is not kept yet has to be made. */
+static tm_status cache_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct cache_cursor *k = (struct cache_cursor *)c;
+  if (!k->complete) return tm_cursor_walk(c, n, done, err);
+  size_t left = k->n - k->i;
+  *done = (uint64_t)n < left ? n : (int64_t)left;
+  k->i += (size_t)*done;
+  return *done == n ? TM_OK : TM_ERANGE;
+}
+
 static void cache_reset(tm_cursor *c, bool fresh) {
   struct cache_cursor *k = (struct cache_cursor *)c;
   k->i = 0;
@@ -404,6 +476,7 @@ const tm_data_class tm_class_cache = {
     .cursor_size = sizeof(struct cache_cursor),
     .unpack = cache_unpack,
     .next = cache_next,
+    .pass = cache_pass,
     .reset = cache_reset,
     .close = cache_close,
 };

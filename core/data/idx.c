@@ -225,6 +225,37 @@ static tm_status idx_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return TM_OK;
 }
 
+/* Move one stream n rows on. */
+static tm_status idx_skip(const struct idx_stream *t, struct idx_place *at, int64_t n,
+                          tm_err *err) {
+  tm_view v = {t->row.dtype, t->row.shape, NULL};
+  while (n > 0) {
+    while (!at->r || at->left == 0) TM_TRY(idx_open_next(t, at, err));
+    int64_t k = n < at->left ? n : at->left;
+    TM_TRY(tm_reader_skip(at->r, (uint64_t)k * tm_view_bytes(&v), err));
+    at->left -= k;
+    at->row += k;
+    n -= k;
+  }
+  return TM_OK;
+}
+
+static tm_status idx_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct idx_cursor *k = (struct idx_cursor *)c;
+  const struct idx *d = (const struct idx *)c->ds;
+  int64_t left = k->block ? k->block->nrows - k->i : 0;
+  *done = n < left ? n : left;
+  k->i += *done;
+  if (k->end) return *done == n ? TM_OK : TM_ERANGE;
+  int64_t more = n - *done, rest = c->ds->card - k->done;
+  if (more > rest) more = rest;
+  for (int32_t i = 0; i < d->n; i++)
+    TM_TRY(idx_skip(&d->stream[i], &k->at[i], more, err));
+  k->done += more;
+  *done += more;
+  return *done == n ? TM_OK : TM_ERANGE;
+}
+
 static void idx_reset(tm_cursor *c, bool fresh) {
   struct idx_cursor *k = (struct idx_cursor *)c;
   (void)fresh;
@@ -305,6 +336,7 @@ const tm_data_class tm_class_idx = {
     .pack = idx_pack,
     .unpack = idx_unpack,
     .next = idx_next,
+    .pass = idx_pass,
     .reset = idx_reset,
     .close = idx_close,
 };

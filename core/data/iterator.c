@@ -13,14 +13,9 @@
  *       the same dataset draws the same numbers everywhere, and a prefetch, batch or
  *       take put in between changes no order.
  *   (2) The first `width` tensors of `out` are set together or not at all.
+ *   (3) `place` is where the iterator is for whoever uses it; while `behind` is set the
+ *       cursors are at the start and the way there is still to be made.
  */
-struct tm_iter {
-  tm_dataset *ds;
-  tm_cursor_env env;
-  tm_cursor *root;
-  int64_t position;
-};
-
 void tm_cursor_free(tm_cursor *c) {
   if (!c) return;
   const tm_dataset *ds = c->ds;
@@ -57,6 +52,28 @@ tm_status tm_cursor_new(const tm_dataset *ds, tm_cursor_env *env, tm_cancel *can
   return TM_OK;
 }
 
+tm_status tm_cursor_walk(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  for (*done = 0; *done < n; ++*done) {
+    tm_row r = {NULL, 0};
+    if (tm_cancelled(c->cancel))
+      return tm_fail(err, TM_ECANCELLED, "%s: cancelled", c->ds->k->name);
+    TM_TRY(tm_cursor_next(c, &r, err));
+    tm_row_release(&r);
+  }
+  return TM_OK;
+}
+
+tm_status tm_cursor_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  *done = 0;
+  if (n == 0) return TM_OK;
+  return c->ds->k->pass ? c->ds->k->pass(c, n, done, err)
+                        : tm_cursor_walk(c, n, done, err);
+}
+
+uint64_t tm_iter_base(const tm_iter_env *env) {
+  return tm_mix64(env->seed ^ tm_mix64((uint64_t)env->worker + 2));
+}
+
 tm_status tm_dataset_iterate(tm_dataset *ds, const tm_iter_env *env, tm_iter **out,
                              tm_err *err) {
   *out = NULL;
@@ -64,7 +81,7 @@ tm_status tm_dataset_iterate(tm_dataset *ds, const tm_iter_env *env, tm_iter **o
   if (!it) return tm_nomem(err, "an iterator");
   it->ds = tm_dataset_ref(ds);
   it->env.env = *env;
-  it->env.base = tm_mix64(env->seed ^ tm_mix64((uint64_t)env->worker + 2));
+  it->env.base = tm_iter_base(env);
   tm_status s = tm_cursor_new(ds, &it->env, env->cancel, &it->root, err);
   if (s != TM_OK) {
     tm_iter_free(it);
@@ -77,15 +94,17 @@ tm_status tm_dataset_iterate(tm_dataset *ds, const tm_iter_env *env, tm_iter **o
 tm_status tm_iter_next(tm_iter *it, tm_tensor **out, tm_err *err) {
   if (tm_cancelled(it->env.env.cancel))
     return tm_fail(err, TM_ECANCELLED, "iterator: cancelled");
+  TM_TRY(tm_iter_settle(it, err));
   tm_row r = {NULL, 0};
   tm_status s = tm_cursor_next(it->root, &r, err);
   if (s == TM_ERANGE) return tm_fail(err, s, "iterator: the data ended");
+  if (s != TM_OK && s != TM_ECANCELLED) it->place.failed++;
   if (s != TM_OK) return s;
   int32_t k = 0;
   for (; s == TM_OK && k < it->ds->width; k++) s = tm_row_tensor(&r, k, &out[k]);
   tm_row_release(&r);
   if (s == TM_OK) {
-    it->position++;
+    it->place.given++;
     return TM_OK;
   }
   for (k--; k-- > 0;) { /* the last one failed */
@@ -99,13 +118,14 @@ tm_status tm_iter_reset(tm_iter *it, tm_err *err) {
   (void)err;
   tm_cursor_reset(it->root, true); /* no thread of ours runs after this */
   it->env.env.epoch++;
-  it->position = 0;
+  it->place = (tm_iter_place){0, 0};
+  it->behind = false;
   return TM_OK;
 }
 
 const tm_dataset *tm_iter_dataset(const tm_iter *it) { return it->ds; }
 
-int64_t tm_iter_position(const tm_iter *it) { return it->position; }
+int64_t tm_iter_position(const tm_iter *it) { return it->place.given; }
 
 void tm_iter_free(tm_iter *it) {
   if (!it) return;

@@ -16,6 +16,7 @@
 #ifndef TM_DATA_ITERATOR_H
 #define TM_DATA_ITERATOR_H
 
+#include "base/buf.h"
 #include "base/cancel.h"
 #include "data/dataset.h"
 
@@ -47,6 +48,35 @@ TM_CHECKED tm_status tm_iter_reset(tm_iter *it, tm_err *err);
 const tm_dataset *tm_iter_dataset(const tm_iter *it);
 /* Elements given since the start. */
 int64_t tm_iter_position(const tm_iter *it);
+
+/* How far an iterator is: elements that it gave, and elements that failed instead (not
+ * those that were cancelled: they come again after a seek). */
+typedef struct tm_iter_place {
+  int64_t given, failed;
+} tm_iter_place;
+
+tm_iter_place tm_iter_where(const tm_iter *it);
+/* Go on behind this place, in the order of the iterator's seed and epoch.  The way
+ * there is made by the next call of next, or now by tm_iter_settle; it is short where
+ * elements have numbers (memory, ranges, idx files; functions of map do not run), and
+ * else as long as making them again.
+ * TM_EDATALOSS, of settle or next: there are fewer elements. */
+TM_CHECKED tm_status tm_iter_seek(tm_iter *it, tm_iter_place to, tm_err *err);
+TM_CHECKED tm_status tm_iter_settle(tm_iter *it, tm_err *err);
+
+/* The iterator's place as text to keep: with the seed, so that an order by chance can
+ * be had again, and with what tells the dataset from others (not with elements).
+ * Appends to out. */
+TM_CHECKED tm_status tm_iter_save(const tm_iter *it, tm_buf *out, tm_err *err);
+/* Go there; seed, worker and epoch become those of the state.  TM_EINVAL: it is no
+ * state, or one of another dataset; the iterator is as it was. */
+TM_CHECKED tm_status tm_iter_restore(tm_iter *it, const char *p, size_t n, tm_err *err);
+
+/* What tells a dataset from others, in the form of a state: "range:1f.. batch:03.." */
+TM_CHECKED tm_status tm_dataset_marks(const tm_dataset *ds, tm_buf *out, tm_err *err);
+/* TM_EINVAL names the first difference between the dataset and marks of another. */
+TM_CHECKED tm_status tm_dataset_check_marks(const tm_dataset *ds, const char *p,
+                                            size_t n, tm_err *err);
 
 void tm_iter_free(tm_iter *it); /* it may be NULL */
 

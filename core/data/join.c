@@ -10,7 +10,7 @@
  */
 struct join_cursor {
   tm_cursor c;
-  int64_t i; /* concatenate: input; enumerate: elements given */
+  int64_t i; /* concatenate: input; else elements given */
   bool end;
 };
 
@@ -61,8 +61,22 @@ static tm_status zip_next(tm_cursor *c, tm_row *out, tm_err *err) {
     tm_block_unref(b);
     return first;
   }
+  j->i++;
   *out = (tm_row){b, TM_ROW_WHOLE};
   return TM_OK;
+}
+
+/* To the end of the shortest; whom the end asks is left to next. */
+static tm_status zip_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct join_cursor *j = (struct join_cursor *)c;
+  int64_t card = c->ds->card, left = card < 0 ? n : card - j->i, d;
+  if (card == TM_DATA_UNKNOWN || left <= 0) return tm_cursor_walk(c, n, done, err);
+  if (n < left) left = n;
+  for (int32_t i = 0; i < c->ds->nin; i++)
+    TM_TRY(tm_cursor_pass(c->in[i], left, &d, err));
+  j->i += left;
+  *done = left;
+  return left < n ? tm_cursor_walk(c, 1, &d, err) : TM_OK;
 }
 
 const tm_data_class tm_class_zip = {
@@ -73,6 +87,7 @@ const tm_data_class tm_class_zip = {
     .cursor_size = sizeof(struct join_cursor),
     .unpack = zip_unpack,
     .next = zip_next,
+    .pass = zip_pass,
     .reset = join_reset,
 };
 
@@ -121,6 +136,17 @@ static tm_status concat_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return TM_ERANGE;
 }
 
+static tm_status concat_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct join_cursor *j = (struct join_cursor *)c;
+  for (*done = 0; j->i < c->ds->nin; j->i++) {
+    int64_t d;
+    tm_status s = tm_cursor_pass(c->in[j->i], n - *done, &d, err);
+    *done += d;
+    if (s != TM_ERANGE) return s;
+  }
+  return TM_ERANGE;
+}
+
 static const char *concat_name(const tm_dataset *ds, int32_t i) {
   return tm_dataset_name(ds->in[0], i);
 }
@@ -134,6 +160,7 @@ const tm_data_class tm_class_concatenate = {
     .name_of = concat_name,
     .unpack = concat_unpack,
     .next = concat_next,
+    .pass = concat_pass,
     .reset = join_reset,
 };
 
@@ -218,6 +245,12 @@ static tm_status enumerate_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return TM_OK;
 }
 
+static tm_status enumerate_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  tm_status s = tm_cursor_pass(c->in[0], n, done, err);
+  ((struct join_cursor *)c)->i += *done;
+  return s;
+}
+
 const tm_data_class tm_class_enumerate = {
     .name = "enumerate",
     .code = 32,
@@ -227,6 +260,7 @@ const tm_data_class tm_class_enumerate = {
     .pack = enumerate_pack,
     .unpack = enumerate_unpack,
     .next = enumerate_next,
+    .pass = enumerate_pass,
     .reset = join_reset,
 };
 

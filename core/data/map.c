@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "base/map.h"
 #include "base/mem.h"
 #include "data/node.h"
@@ -155,6 +157,22 @@ static tm_status map_run(struct map_cursor *m, const tm_row *r, tm_tensor **outs
   return s;
 }
 
+/* The input's elements, each of which the function would have turned into one. */
+static tm_status map_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  tm_status s = tm_cursor_pass(c->in[0], n, done, err);
+  ((struct map_cursor *)c)->n += (uint64_t)*done;
+  return s;
+}
+
+/* The ops in order: names and constants of a function may differ from run to run. */
+static uint64_t map_mark(const tm_dataset *ds) {
+  const tm_graph *g = ((const struct map *)ds)->graph;
+  uint64_t h = (uint64_t)g->nout;
+  for (int32_t i = 0; i < g->nnode; i++)
+    h = tm_hash64(g->node[i].op->name, strlen(g->node[i].op->name), h);
+  return h;
+}
+
 /* --- map --- */
 static tm_status map_unpack(tm_unpacker *r, tm_dataset **in, int32_t nin,
                             tm_dataset **out, tm_err *err) {
@@ -196,6 +214,8 @@ const tm_data_class tm_class_map = {
     .unpack = map_unpack,
     .open = map_open,
     .next = map_next,
+    .pass = map_pass,
+    .mark = map_mark,
     .reset = map_reset,
     .close = map_close,
 };
@@ -253,6 +273,7 @@ const tm_data_class tm_class_filter = {
     .unpack = filter_unpack,
     .open = map_open,
     .next = filter_next,
+    .mark = map_mark,
     .reset = map_reset,
     .close = map_close,
 };

@@ -1,3 +1,4 @@
+#include "base/map.h"
 #include "base/mem.h"
 #include "data/node.h"
 #include "data/source.h"
@@ -80,6 +81,46 @@ static tm_status tensors_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return TM_OK;
 }
 
+static tm_status memory_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct memory_cursor *m = (struct memory_cursor *)c;
+  int64_t left = c->ds->card - m->i;
+  (void)err;
+  *done = n < left ? n : left;
+  m->i += *done;
+  return *done == n ? TM_OK : TM_ERANGE;
+}
+
+enum { MARK_BYTES = 4096, MARK_TEXTS = 64 }; /* looked at, at either end */
+
+static uint64_t memory_mark_texts(const tm_view *v, uint64_t h) {
+  const tm_str *s = v->data;
+  int64_t n = tm_view_count(v);
+  for (int64_t i = 0; i < n; i++) {
+    if (i == MARK_TEXTS && n > 2 * MARK_TEXTS) i = n - MARK_TEXTS;
+    h = tm_hash64(s[i].n ? s[i].p : "", s[i].n, h);
+  }
+  return h;
+}
+
+/* Types, and the beginning and the end of each tensor. */
+static uint64_t memory_mark(const tm_dataset *ds) {
+  const tm_block *b = ((const struct memory *)ds)->block;
+  uint64_t h = (uint64_t)b->width;
+  for (int32_t k = 0; k < b->width; k++) {
+    const tm_view *v = &b->t[k]->v;
+    size_t n = tm_view_bytes(v), part = n < MARK_BYTES ? n : MARK_BYTES;
+    h = tm_hash64(v->shape.dim, (size_t)v->shape.rank * sizeof v->shape.dim[0],
+                  h + (uint64_t)v->dtype);
+    if (v->dtype == TM_STRING) {
+      h = memory_mark_texts(v, h);
+    } else if (n) {
+      h = tm_hash64(v->data, part, h);
+      h = tm_hash64((const char *)v->data + n - part, part, h);
+    }
+  }
+  return h;
+}
+
 static void memory_reset(tm_cursor *c, bool fresh) {
   (void)fresh;
   ((struct memory_cursor *)c)->i = 0;
@@ -94,6 +135,8 @@ const tm_data_class tm_class_slices = {
     .pack = memory_pack,
     .unpack = slices_unpack,
     .next = slices_next,
+    .pass = memory_pass,
+    .mark = memory_mark,
     .reset = memory_reset,
 };
 
@@ -106,6 +149,8 @@ const tm_data_class tm_class_tensors = {
     .pack = memory_pack,
     .unpack = tensors_unpack,
     .next = tensors_next,
+    .pass = memory_pass,
+    .mark = memory_mark,
     .reset = memory_reset,
 };
 
@@ -221,6 +266,18 @@ static tm_status range_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return TM_OK;
 }
 
+static tm_status range_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct range_cursor *r = (struct range_cursor *)c;
+  int64_t at = r->done - (r->block ? r->block->nrows - r->i : 0);
+  int64_t left = c->ds->card - at;
+  (void)err;
+  *done = n < left ? n : left;
+  tm_block_unref(r->block);
+  r->block = NULL;
+  r->done = at + *done;
+  return *done == n ? TM_OK : TM_ERANGE;
+}
+
 static void range_reset(tm_cursor *c, bool fresh) {
   struct range_cursor *r = (struct range_cursor *)c;
   (void)fresh;
@@ -239,6 +296,7 @@ const tm_data_class tm_class_range = {
     .pack = range_pack,
     .unpack = range_unpack,
     .next = range_next,
+    .pass = range_pass,
     .reset = range_reset,
     .close = range_close,
 };

@@ -49,6 +49,15 @@ typedef struct tm_cursor_env {
   uint32_t shuffles, maps; /* cursors made so far that draw numbers */
 } tm_cursor_env;
 
+/* An iterator: a tree of cursors shaped like the dataset, and what they share. */
+struct tm_iter {
+  tm_dataset *ds;
+  tm_cursor_env env;
+  tm_cursor *root;
+  tm_iter_place place; /* what was given */
+  bool behind;         /* root is still at the start */
+};
+
 struct tm_cursor {
   const tm_dataset *ds;
   tm_cursor_env *env;
@@ -61,6 +70,7 @@ struct tm_data_class {
   int32_t code;     /* on the wire, never changes */
   int32_t nin;      /* inputs, or TM_DATA_MANY */
   bool same;        /* elements are those of the input: names stay */
+  bool silent;      /* elements and order too: a state of an iterator does not tell */
   size_t size;      /* of the description */
   size_t cursor_size;
   void (*release)(tm_dataset *ds); /* what is not in tm_dataset; may be NULL */
@@ -73,10 +83,17 @@ struct tm_data_class {
   tm_status (*open)(tm_cursor *c, tm_err *err);
   /* One element, TM_ERANGE at the end and every time after. */
   tm_status (*next)(tm_cursor *c, tm_row *out, tm_err *err);
+  /* Move over up to n >= 1 elements; *done: how many.  TM_OK: all n.  TM_ERANGE: the
+   * data ended before.  Another error ends it too, then the cursor is only good for
+   * closing.  Functions need not run: only data that gave no error before are passed.
+   * NULL: `next`, n times. */
+  tm_status (*pass)(tm_cursor *c, int64_t n, int64_t *done, tm_err *err);
   /* Before the first element again, inputs are the kind's to reset.  fresh: a new
    * epoch of the iterator, else one more repetition. */
   void (*reset)(tm_cursor *c, bool fresh);
   void (*close)(tm_cursor *c); /* called before the inputs close */
+  /* Tells datasets apart whose elements are others; NULL: what pack writes. */
+  uint64_t (*mark)(const tm_dataset *ds);
 };
 
 /* All classes, in order of code; codec and tests walk it. */
@@ -100,10 +117,18 @@ TM_CHECKED tm_status tm_data_graph_check(const tm_graph *g, const tm_type *types
 void tm_data_pack_graph(tm_packer *w, const tm_graph *g);
 TM_CHECKED tm_status tm_data_unpack_graph(tm_unpacker *r, tm_graph **out, tm_err *err);
 
+uint64_t tm_iter_base(const tm_iter_env *env); /* seed and worker mixed */
 TM_CHECKED tm_status tm_cursor_new(const tm_dataset *ds, tm_cursor_env *env,
                                    tm_cancel *cancel, tm_cursor **out, tm_err *err);
 void tm_cursor_free(tm_cursor *c); /* c may be NULL */
 void tm_cursor_reset(tm_cursor *c, bool fresh);
+
+/* As `pass` of the class says, n >= 0. */
+TM_CHECKED tm_status tm_cursor_pass(tm_cursor *c, int64_t n, int64_t *done,
+                                    tm_err *err);
+/* The same by next. */
+TM_CHECKED tm_status tm_cursor_walk(tm_cursor *c, int64_t n, int64_t *done,
+                                    tm_err *err);
 
 static inline tm_status tm_cursor_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return c->ds->k->next(c, out, err);

@@ -210,6 +210,25 @@ static tm_status prefetch_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return s;
 }
 
+enum { PREFETCH_PASS = 1 << 16 }; /* elements between two looks at the flag */
+
+static tm_status prefetch_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct prefetch_cursor *k = (struct prefetch_cursor *)c;
+  if (k->running) return tm_cursor_walk(c, n, done, err);
+  if (k->end) return TM_ERANGE;
+  tm_cancel_reset(&k->stop);
+  for (*done = 0; *done < n;) {
+    int64_t d, step = n - *done < PREFETCH_PASS ? n - *done : PREFETCH_PASS;
+    if (tm_cancelled(k->outer))
+      return tm_fail(err, TM_ECANCELLED, "prefetch: cancelled");
+    tm_status s = tm_cursor_pass(c->in[0], step, &d, err);
+    *done += d;
+    if (s == TM_ERANGE) k->end = true;
+    if (s != TM_OK) return s;
+  }
+  return TM_OK;
+}
+
 static void prefetch_reset(tm_cursor *c, bool fresh) {
   struct prefetch_cursor *k = (struct prefetch_cursor *)c;
   prefetch_halt(k);
@@ -222,12 +241,14 @@ const tm_data_class tm_class_prefetch = {
     .code = 15,
     .nin = 1,
     .same = true,
+    .silent = true,
     .size = sizeof(struct prefetch),
     .cursor_size = sizeof(struct prefetch_cursor),
     .pack = prefetch_pack,
     .unpack = prefetch_unpack,
     .open = prefetch_open,
     .next = prefetch_next,
+    .pass = prefetch_pass,
     .reset = prefetch_reset,
     .close = prefetch_close,
 };

@@ -213,6 +213,26 @@ tm_status tm_reader_bytes(tm_reader *r, void *dst, size_t n, size_t *got, tm_err
   return TM_OK;
 }
 
+/* What is in the window or was sniffed; the rest of a plain file by its position. */
+tm_status tm_reader_skip(tm_reader *r, uint64_t n, tm_err *err) {
+  while (n > 0) {
+    size_t have = r->len - r->pos, got = 0;
+    size_t k = n < have ? (size_t)n : have;
+    r->pos += k;
+    r->beg = r->pos;
+    n -= k;
+    if (n == 0) break;
+    if (!r->gzip && r->z.avail_in == 0 && !r->eof && !r->broken) {
+      if (n <= INT64_MAX && lseek(r->fd, (off_t)n, SEEK_CUR) >= 0) return TM_OK;
+    }
+    r->beg = r->pos = r->len = 0;
+    TM_TRY(reader_decode(r, r->buf, r->cap, &got, err));
+    if (got == 0) break;
+    r->len = got;
+  }
+  return TM_OK;
+}
+
 int64_t tm_reader_number(const tm_reader *r) { return r->line; }
 
 const char *tm_reader_path(const tm_reader *r) { return r->path; }

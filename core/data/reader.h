@@ -36,6 +36,9 @@ TM_CHECKED tm_status tm_reader_extend(tm_reader *r, char **p, size_t *len, tm_er
 TM_CHECKED tm_status tm_reader_bytes(tm_reader *r, void *dst, size_t n, size_t *got,
                                      tm_err *err);
 
+/* Leave out n bytes (a plain file is not read); behind the end nothing is left. */
+TM_CHECKED tm_status tm_reader_skip(tm_reader *r, uint64_t n, tm_err *err);
+
 int64_t tm_reader_number(const tm_reader *r); /* of the line given last, from 1; of a
                                                  joined one, its first */
 const char *tm_reader_path(const tm_reader *r);

@@ -1,3 +1,5 @@
+#include <stdlib.h>
+
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/philox.h"
@@ -25,8 +27,9 @@ struct shuffle_cursor {
   tm_cursor c;
   tm_row *row;
   size_t n, cap;
-  bool started; /* rng is set for this repetition */
-  bool end;     /* the input ended */
+  int64_t taken; /* elements of the input in this repetition */
+  bool started;  /* rng is set for this repetition */
+  bool end;      /* the input ended */
   uint64_t repetition;
   uint64_t place; /* which shuffle of the dataset */
   tm_rng rng;
@@ -92,7 +95,7 @@ static tm_status shuffle_fill(struct shuffle_cursor *k, tm_err *err) {
     else if (s != TM_OK)
       return s;
     else
-      k->n++;
+      k->n++, k->taken++;
   }
   return TM_OK;
 }
@@ -108,14 +111,120 @@ static tm_status shuffle_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return TM_OK;
 }
 
+/* --- passing --- */
+
 static void shuffle_drop(struct shuffle_cursor *k) {
   while (k->n > 0) tm_row_release(&k->row[--k->n]);
+}
+
+/* Draws without rows: slot[i] is the element of the input (from 0, counted from now)
+ * that would be in the buffer, -1 - j for row j that is in it. */
+struct shuffle_slot {
+  int64_t element;
+  size_t place;
+};
+
+static int slot_compare(const void *a, const void *b) {
+  int64_t x = ((const struct shuffle_slot *)a)->element;
+  int64_t y = ((const struct shuffle_slot *)b)->element;
+  return (x > y) - (x < y);
+}
+
+/* n draws; the slots that are left, *next elements of the input are used up; *end: it
+ * would have been asked for one more than it has. */
+static size_t shuffle_draw(struct shuffle_cursor *k, int64_t n, int64_t left,
+                           size_t room, struct shuffle_slot *slot, int64_t *next,
+                           bool *end) {
+  uint64_t buffer = (uint64_t)((const struct shuffle *)k->c.ds)->buffer;
+  size_t m = k->n;
+  for (size_t i = 0; i < m; i++) slot[i].element = -1 - (int64_t)i;
+  for (*next = 0; n > 0; n--) {
+    while (m < room && *next < left) slot[m++].element = (*next)++;
+    *end = m < buffer;
+    size_t i = (size_t)tm_rng_below(&k->rng, m);
+    slot[i] = slot[--m];
+  }
+  for (size_t i = 0; i < m; i++) slot[i].place = i;
+  return m;
+}
+
+/* Rows for the m slots, in the order of the input; `next` elements of it are used up.
+ */
+static tm_status shuffle_settle(struct shuffle_cursor *k, struct shuffle_slot *slot,
+                                size_t m, tm_row *row, int64_t next, tm_err *err) {
+  int64_t at = 0, d;
+  qsort(slot, m, sizeof *slot, slot_compare);
+  for (size_t i = 0; i < m; i++) {
+    int64_t e = slot[i].element;
+    tm_row *to = &row[slot[i].place];
+    if (e < 0) {
+      *to = k->row[-1 - e];
+      k->row[-1 - e] = (tm_row){NULL, 0};
+      continue;
+    }
+    TM_TRY(tm_cursor_pass(k->c.in[0], e - at, &d, err));
+    TM_TRY(tm_cursor_next(k->c.in[0], to, err));
+    at = e + 1;
+  }
+  return tm_cursor_pass(k->c.in[0], next - at, &d, err);
+}
+
+/* The input gives `left` more elements, then its end, which it has to be asked for. */
+static tm_status shuffle_to_end(struct shuffle_cursor *k, int64_t left, tm_err *err) {
+  int64_t d;
+  tm_status s = tm_cursor_pass(k->c.in[0], left, &d, err);
+  if (s == TM_OK) s = tm_cursor_walk(k->c.in[0], 1, &d, err);
+  return s == TM_ERANGE ? TM_OK : s;
+}
+
+/* n draws, and after them only the rows that are in the buffer then. */
+static tm_status shuffle_jump(struct shuffle_cursor *k, int64_t n, int64_t left,
+                              tm_err *err) {
+  int64_t buffer = ((const struct shuffle *)k->c.ds)->buffer, next = 0;
+  size_t room = (size_t)buffer;
+  if (left < buffer && k->n + (uint64_t)left < room) room = k->n + (size_t)left;
+  struct shuffle_slot *slot = tm_calloc(room, sizeof *slot);
+  tm_row *row = tm_calloc(room, sizeof *row);
+  tm_status s = slot && row ? TM_OK : tm_nomem(err, "shuffle");
+  size_t m = 0;
+  if (s == TM_OK) {
+    m = shuffle_draw(k, n, left, room, slot, &next, &k->end);
+    s = shuffle_settle(k, slot, m, row, next, err);
+    if (s == TM_OK && k->end) s = shuffle_to_end(k, 0, err);
+  }
+  tm_free(slot, room * sizeof *slot);
+  for (size_t i = 0; i < k->n; i++) tm_row_release(&k->row[i]);
+  tm_free(k->row, k->cap * sizeof *k->row);
+  k->row = row; /* after a failure some are empty, which close copes with */
+  k->n = m;
+  k->cap = row ? room : 0;
+  k->taken += next;
+  return s;
+}
+
+static tm_status shuffle_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct shuffle_cursor *k = (struct shuffle_cursor *)c;
+  int64_t card = c->ds->in[0]->card;
+  if (card == TM_DATA_UNKNOWN) return tm_cursor_walk(c, n, done, err);
+  if (!k->started) shuffle_start(k);
+  int64_t left = card == TM_DATA_INFINITE ? INT64_MAX : card - k->taken;
+  if (k->end) left = 0;
+  if (left > n - (int64_t)k->n) { /* not to the end of this repetition */
+    *done = n;
+    return shuffle_jump(k, n, left, err);
+  }
+  *done = (int64_t)k->n + left;
+  shuffle_drop(k);
+  k->end = true;
+  tm_status s = shuffle_to_end(k, left, err);
+  return s == TM_OK && *done < n ? TM_ERANGE : s;
 }
 
 static void shuffle_reset(tm_cursor *c, bool fresh) {
   struct shuffle_cursor *k = (struct shuffle_cursor *)c;
   shuffle_drop(k);
   k->started = k->end = false;
+  k->taken = 0;
   k->repetition = fresh ? 0 : k->repetition + 1;
   tm_cursor_reset(c->in[0], fresh);
 }
@@ -137,6 +246,7 @@ const tm_data_class tm_class_shuffle = {
     .unpack = shuffle_unpack,
     .open = shuffle_open,
     .next = shuffle_next,
+    .pass = shuffle_pass,
     .reset = shuffle_reset,
     .close = shuffle_close,
 };

@@ -125,6 +125,23 @@ static tm_status text_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return s;
 }
 
+static tm_status text_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
+  struct text_cursor *k = (struct text_cursor *)c;
+  char *p;
+  size_t len;
+  if (k->block) {
+    int64_t left = k->block->nrows - k->i;
+    *done = n < left ? n : left;
+    k->i += *done;
+  }
+  for (; *done < n; ++*done) {
+    if (tm_cancelled(c->cancel))
+      return tm_fail(err, TM_ECANCELLED, "text_line: cancelled");
+    TM_TRY(text_line(k, &p, &len, err));
+  }
+  return TM_OK;
+}
+
 static void text_close(tm_cursor *c) {
   struct text_cursor *k = (struct text_cursor *)c;
   tm_reader_close(k->r);
@@ -160,6 +177,7 @@ const tm_data_class tm_class_text = {
     .unpack = text_unpack,
     .open = text_open,
     .next = text_next,
+    .pass = text_pass,
     .reset = text_reset,
     .close = text_close,
 };

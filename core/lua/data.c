@@ -268,6 +268,36 @@ static int data_iterator(lua_State *L) {
   return 2;
 }
 
+static data_iter *check_iter(lua_State *L, int i) {
+  data_iter *h = luaL_checkudata(L, i, ITER_MT);
+  if (!h->uid) tm_lua_fail(L, TM_EPRECOND, "this iterator is closed");
+  return h;
+}
+
+/* core.data.state(handle) -> text */
+static int data_state(lua_State *L) {
+  data_iter *h = check_iter(L, 1);
+  tm_buf *b = tm_lua_push_buf(L, 1 << 20);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_resources_save(tm_lua_ctx(L)->resources, h->uid, b, &err), &err);
+  lua_pushlstring(L, (const char *)b->data, b->len);
+  tm_buf_release(b);
+  return 1;
+}
+
+/* core.data.restore(handle, text) */
+static int data_restore(lua_State *L) {
+  data_iter *h = check_iter(L, 1);
+  size_t n;
+  const char *p = luaL_checklstring(L, 2, &n);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_resources_restore(tm_lua_ctx(L)->resources, h->uid, p, n, &err),
+               &err);
+  return 0;
+}
+
 /* core.data.iterator_type(ds) -> a value that only says what elements are */
 static int data_iterator_type(lua_State *L) {
   tm_dataset *ds = tm_lua_check_dataset(L, 1);
@@ -349,6 +379,8 @@ void tm_lua_open_data(lua_State *L, int core) {
       {"cardinality", data_cardinality},
       {"iterator", data_iterator},
       {"iterator_type", data_iterator_type},
+      {"state", data_state},
+      {"restore", data_restore},
       {"close", iter_gc},
       {"next", data_next_element},
       {NULL, NULL},

@@ -50,7 +50,10 @@ function Dataset.__len()
   errors.raise("invalid_argument", "#: a dataset has no length that is always known; ask ds:cardinality()")
 end
 
-local function make(handle, shape) return setmetatable({ _handle = handle, _shape = shape }, Dataset) end
+--- `from`: the dataset whose options it inherits.
+local function make(handle, shape, from)
+  return setmetatable({ _handle = handle, _shape = shape, _options = from and from._options }, Dataset)
+end
 
 --- Is x a dataset?
 function M.is_dataset(x) return getmetatable(x) == Dataset end
@@ -143,7 +146,11 @@ function M.zip(list)
     shapes[i] = nest.map(function(k) return nest.slot(k.at + n) end, ds._shape)
     n = n + #D.types(ds._handle)
   end
-  return make(D.zip(handles), shapes)
+  local from = list[1]
+  for _, ds in ipairs(list) do
+    if M.resumes(ds) then from = ds end
+  end
+  return make(D.zip(handles), shapes, from)
 end
 
 local function names_of(x)
@@ -241,34 +248,34 @@ end
 function methods:map(fn, opts)
   options.read("map", opts, { "parallel" })
   local graph, shape = traced(self, "map", fn)
-  return make(D.map(self._handle, graph), shape)
+  return make(D.map(self._handle, graph), shape, self)
 end
 
 --- The elements for which fn gives true.
 function methods:filter(fn)
   local graph = traced(self, "filter", fn)
-  return make(D.filter(self._handle, graph), self._shape)
+  return make(D.filter(self._handle, graph), self._shape, self)
 end
 
 --- Draw from a buffer of n elements.
 function methods:shuffle(n, opts)
   local o = options.read("shuffle", opts, { "seed", reshuffle = true })
-  return make(D.shuffle(self._handle, n, o.seed, o.reshuffle), self._shape)
+  return make(D.shuffle(self._handle, n, o.seed, o.reshuffle), self._shape, self)
 end
 
 --- n elements stacked; the last may be smaller.
 function methods:batch(n, opts)
   local o = options.read("batch", opts, { drop_remainder = false })
   options.count("batch", "the batch size", n, 1)
-  return make(D.batch(self._handle, n, o.drop_remainder), self._shape)
+  return make(D.batch(self._handle, n, o.drop_remainder), self._shape, self)
 end
 
 --- n times over; without n for ever.
-function methods:rep(n) return make(D.rep(self._handle, n), self._shape) end
+function methods:rep(n) return make(D.rep(self._handle, n), self._shape, self) end
 
 for _, name in ipairs { "unbatch", "take", "skip", "prefetch", "cache" } do
   local fn = D[name]
-  methods[name] = function(self, n) return make(fn(self._handle, n), self._shape) end
+  methods[name] = function(self, n) return make(fn(self._handle, n), self._shape, self) end
 end
 
 --- Elements index, index + count, ...; index from 0, a number or tm.distribute's
@@ -283,18 +290,18 @@ function methods:shard(count, index)
   elseif type(index) == "table" and (getmetatable(index) or {}).__tm_worker_index then
     index = -1
   end
-  return make(D.shard(self._handle, count, index), self._shape)
+  return make(D.shard(self._handle, count, index), self._shape, self)
 end
 
 --- { number, element }: numbers count from `start` (0).
 function methods:enumerate(start)
   local shape = nest.map(function(i) return nest.slot(i.at + 1) end, self._shape)
-  return make(D.enumerate(self._handle, start or 0), { nest.slot(1), shape })
+  return make(D.enumerate(self._handle, start or 0), { nest.slot(1), shape }, self)
 end
 
 --- Elements of this dataset, then those of another.
 function methods:concatenate(other)
-  return make(D.concatenate(self._handle, check("concatenate", other)._handle), self._shape)
+  return make(D.concatenate(self._handle, check("concatenate", other)._handle), self._shape, self)
 end
 function M.concatenate(list)
   list_of("concatenate", list)
@@ -303,11 +310,28 @@ function M.concatenate(list)
   return ds
 end
 
---- Options of a dataset: on_restart, deterministic.
+local restarts = { restart = true, resume = true }
+
+--- The same dataset with options, which transforms after it inherit: on_restart, where the
+--- iterator of a worker that comes back begins ("restart": at the first element; "resume":
+--- behind the last closure that was completed); deterministic (the order always is).
 function methods:with_options(opts)
-  options.read("with_options", opts, { "on_restart", "deterministic" })
-  return self
+  local o = options.read("with_options", opts, { "on_restart", "deterministic" })
+  if o.on_restart ~= nil and not restarts[o.on_restart] then
+    errors.raise("invalid_argument", 'with_options: on_restart is "restart" or "resume", got %s',
+      tostring(o.on_restart))
+  end
+  if o.deterministic ~= nil and type(o.deterministic) ~= "boolean" then
+    errors.raise("invalid_argument", "with_options: deterministic is true or false, got %s", type(o.deterministic))
+  end
+  local all = {}
+  for k, v in pairs(self._options or {}) do all[k] = v end
+  for k, v in pairs(o) do all[k] = v end
+  return make(self._handle, self._shape, { _options = all })
 end
+
+--- Does a worker's iterator go on where it was when the worker comes back?
+function M.resumes(ds) return (ds._options or {}).on_restart == "resume" end
 
 --- Number of elements, "infinite" or "unknown".
 function methods:cardinality() return D.cardinality(self._handle) end
@@ -343,6 +367,28 @@ function Iterator:try_next()
   local flat = { D.next(self._value) }
   if #flat == 0 then return nil end
   return element(self._shape, flat)
+end
+
+local function handle_of(self, where)
+  if not self._handle then
+    errors.raise("failed_precondition", "%s: an iterator has a state outside of traced functions only", where)
+  end
+  return self._handle
+end
+
+--- Where it is, as a string to keep: position, epoch, seed, and what the dataset was made
+--- from.
+---@return string
+function Iterator:state() return D.state(handle_of(self, "state")) end
+
+--- Go on from a state: the elements are those that the other iterator would have given.
+--- Raises invalid_argument for the state of another dataset.
+function Iterator:restore(state)
+  if type(state) ~= "string" then
+    errors.raise("invalid_argument", "restore takes what it:state() gave, a string, not a %s", type(state))
+  end
+  D.restore(handle_of(self, "restore"), state)
+  return self
 end
 
 --- for element in it do ... end

@@ -22,6 +22,11 @@ M.is_variable = variable.is
 --- A tm.Input or what was computed from one.
 function M.is_symbol(x) return type(x) == "table" and mark(x, "__tm_symbol") == true end
 
+--- An iterator of this process or on the workers: it has a state and can go there.
+function M.is_iterator(x)
+  return type(x) == "table" and (mark(x, "__tm_iterator") or mark(x, "__tm_per_worker")) == true
+end
+
 --- A metric: metrics say so themselves, this module must not load them.
 function M.is_metric(x) return type(x) == "table" and getmetatable(x) ~= nil and x.is_metric == true end
 

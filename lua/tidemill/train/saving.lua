@@ -40,6 +40,8 @@ end
 
 function write.value(w, l) must(w:value(l.name, l.holder[l.key])) end
 
+function write.iterator(w, l) must(w:value(l.name, l.iterator:state())) end
+
 function write.random(w, l)
   local seed, seeded, runs = core.ckpt.random_state()
   for k, x in pairs { seed = seed, seeded = seeded, runs = runs } do

@@ -85,6 +85,14 @@ function put.tensor(self, l) l.holder[l.key] = read(self, l.found) end
 
 function put.value(self, l) l.holder[l.key] = self.values[l.found] end
 
+function put.iterator(self, l)
+  local state = self.values[l.found]
+  if type(state) ~= "string" then
+    errors.raise("invalid_argument", '"%s" is an iterator here, and a %s in "%s"', l.name, type(state), self.path)
+  end
+  l.iterator:restore(state)
+end
+
 function put.random(self, l)
   local at = saving.RANDOM .. l.found .. "/"
   core.ckpt.set_random_state(self.values[at .. "seed"], self.values[at .. "seeded"], self.values[at .. "runs"])
@@ -94,7 +102,7 @@ local function match(self, l, aliases)
   local function tensor(name) return self.tensors[name] ~= nil end
   local function value(name) return self.values[name] ~= nil end
   local function random(name) return self.values[saving.RANDOM .. name .. "/seed"] ~= nil end
-  local has = l.kind == "value" and value or l.kind == "random" and random or tensor
+  local has = (l.kind == "value" or l.kind == "iterator") and value or l.kind == "random" and random or tensor
   l.found = find(self, l.name, aliases, has)
   if not l.found then return false end
   local have = self.tensors[l.found]

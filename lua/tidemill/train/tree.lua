@@ -6,7 +6,7 @@
 ---     tree.aliases     -- { { "optimizer", "model/optimizer" } }: an object met again
 ---
 --- Kinds of leaves: "variable" (leaf.variable), "slot" (leaf.optimizer, .variable, .slot),
---- "tensor" and "value" (leaf.holder[leaf.key]), "random".
+--- "tensor" and "value" (leaf.holder[leaf.key]), "random", "iterator" (leaf.iterator).
 ---
 --- Names: keys are joined by "/"; in a key "." is written "..", "/" is ".S", and a string
 --- that looks like a position begins with ".N".
@@ -156,6 +156,7 @@ local function visit_table(walk, path, x)
     return leaf(walk, { name = path, kind = "variable", variable = x })
   end
   if x == random then return leaf(walk, { name = path, kind = "random" }) end
+  if values.is_iterator(x) then return leaf(walk, { name = path, kind = "iterator", iterator = x }) end
   if values.is_symbol(x) then return refuse(walk, path, x) end
   local root = M.root_of(x)
   if root then return visit_plain(walk, path, root) end
