@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* renameat2, flock */
 #include "ckpt/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -26,7 +27,8 @@
  */
 enum {
   FILE_PIECE = 1 << 20, /* written and summed while it is in the cache */
-  FILE_START = 8 << 20  /* handed to the disk at once */
+  FILE_START = 8 << 20, /* handed to the disk at once */
+  FILE_LOCK_POLL_NS = 5000000
 };
 
 static int system_open(const char *path, int flags, mode_t mode) {
@@ -273,6 +275,45 @@ bool tm_dir_hold(const char *path, int *fd) {
   close(*fd);
   *fd = -1;
   return false;
+}
+
+tm_status tm_dir_lock(const char *path, double seconds, int *fd, tm_err *err) {
+  int64_t end = tm_now_ns() + (int64_t)(seconds * 1e9);
+  *fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (*fd < 0) return TM_OK;
+  while (flock(*fd, LOCK_EX | LOCK_NB) < 0) {
+    bool held = errno == EWOULDBLOCK, late = tm_now_ns() > end;
+    if (errno == EINTR) continue;
+    if (held && !late) {
+      tm_sleep_ns(FILE_LOCK_POLL_NS);
+      continue;
+    }
+    close(*fd);
+    *fd = -1;
+    if (!held) return TM_OK;
+    return tm_fail(err, TM_ETIMEOUT,
+                   "\"%.300s\": another process has held its lock for %g s", path,
+                   seconds);
+  }
+  return TM_OK;
+}
+
+/* NAME.tmp-<16 hex digits>, as tm_file_replace makes them. */
+static bool file_is_temp(const char *entry, const char *name) {
+  size_t n = strlen(name);
+  return strncmp(entry, name, n) == 0 && strncmp(entry + n, ".tmp-", 5) == 0 &&
+         strlen(entry + n + 5) == 16 && strspn(entry + n + 5, "0123456789abcdef") == 16;
+}
+
+void tm_file_sweep(const char *dir, const char *name) {
+  char path[TM_PATH_MAX];
+  DIR *d = opendir(dir);
+  if (!d) return;
+  for (struct dirent *e; (e = readdir(d));)
+    if (file_is_temp(e->d_name, name) &&
+        tm_path_join(path, dir, e->d_name, NULL) == TM_OK)
+      file_ops->unlink(path);
+  closedir(d);
 }
 
 tm_status tm_file_replace(const char *dir, const char *name, const void *p, size_t n,

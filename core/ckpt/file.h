@@ -86,6 +86,14 @@ TM_CHECKED tm_status tm_dir_publish(const char *temp, const char *path, bool *sw
  * is held by another process, gone, or its file system has no locks (*fd is -1). */
 bool tm_dir_hold(const char *path, int *fd);
 
+/* Wait, for at most `seconds`, until nobody else holds the lock of a directory: *fd,
+ * closed by the caller, keeps it.  -1: the file system has no locks, or the directory
+ * is not there.  TM_ETIMEOUT: somebody held it all the time. */
+TM_CHECKED tm_status tm_dir_lock(const char *path, double seconds, int *fd,
+                                 tm_err *err);
+/* Remove what killed replaces of dir/name left; under the directory's lock. */
+void tm_file_sweep(const char *dir, const char *name);
+
 /* Replace dir/name by n bytes, all of them or none; durable. */
 TM_CHECKED tm_status tm_file_replace(const char *dir, const char *name, const void *p,
                                      size_t n, tm_err *err);

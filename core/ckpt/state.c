@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "ckpt/file.h"
@@ -96,5 +97,51 @@ tm_status tm_ckpt_state_read(const char *dir, tm_ckpt_state *s, tm_err *err) {
   tm_status st = state_fill(dir, root, s, err);
   json_decref(root);
   if (st) tm_ckpt_state_release(s);
+  return st;
+}
+
+/* --- changing --- */
+
+#define STATE_LOCK_SECONDS 30.0
+
+static bool state_leaves(const tm_ckpt_change *c, const char *name) {
+  if (c->add && strcmp(c->add, name) == 0) return true;
+  for (size_t i = 0; i < c->ngone; i++)
+    if (strcmp(c->gone[i], name) == 0) return true;
+  return false;
+}
+
+static tm_status state_merge(const tm_ckpt_state *old, const tm_ckpt_change *c,
+                             tm_ckpt_state *out, tm_err *err) {
+  /* A list that is full loses its oldest name, not its newest. */
+  size_t skip = old->n >= STATE_MAX ? old->n - STATE_MAX + 1 : 0;
+  for (size_t i = skip; i < old->n; i++)
+    if (!state_leaves(c, old->item[i].name))
+      TM_TRY(tm_ckpt_state_add(out, old->item[i].name, old->item[i].time, err));
+  if (c->add) TM_TRY(tm_ckpt_state_add(out, c->add, c->time, err));
+  out->preserved = c->preserved > 0 ? c->preserved : old->preserved;
+  return TM_OK;
+}
+
+static tm_status state_change(const char *dir, const tm_ckpt_change *c,
+                              tm_ckpt_state *out, tm_err *err) {
+  tm_ckpt_state old;
+  tm_status st = tm_ckpt_state_read(dir, &old, err);
+  /* A list that cannot be read is replaced: the new checkpoint must be found. */
+  if (st == TM_ENOTFOUND || st == TM_EDATALOSS) st = TM_OK;
+  if (st == TM_OK) st = state_merge(&old, c, out, err);
+  tm_ckpt_state_release(&old);
+  return st == TM_OK ? tm_ckpt_state_write(dir, out, err) : st;
+}
+
+tm_status tm_ckpt_state_change(const char *dir, const tm_ckpt_change *c,
+                               tm_ckpt_state *out, tm_err *err) {
+  int lock;
+  memset(out, 0, sizeof *out);
+  TM_TRY(tm_dir_lock(dir, STATE_LOCK_SECONDS, &lock, err));
+  if (lock >= 0) tm_file_sweep(dir, TM_CKPT_STATE);
+  tm_status st = state_change(dir, c, out, err);
+  if (lock >= 0) close(lock);
+  if (st) tm_ckpt_state_release(out);
   return st;
 }

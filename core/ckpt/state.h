@@ -37,4 +37,16 @@ TM_CHECKED tm_status tm_ckpt_state_write(const char *dir, const tm_ckpt_state *s
 /* TM_ENOTFOUND: there is none.  On failure *s is empty. */
 TM_CHECKED tm_status tm_ckpt_state_read(const char *dir, tm_ckpt_state *s, tm_err *err);
 
+/* Change the list under the directory's lock, so that several processes may save there:
+ * what others listed stays.  Names in `gone` leave it, `add` (NULL: none) becomes the
+ * last.  *out is the list now; `preserved` 0 leaves what is there. */
+typedef struct tm_ckpt_change {
+  const char *add;
+  double time, preserved;
+  const char *const *gone;
+  size_t ngone;
+} tm_ckpt_change;
+TM_CHECKED tm_status tm_ckpt_state_change(const char *dir, const tm_ckpt_change *c,
+                                          tm_ckpt_state *out, tm_err *err);
+
 #endif

@@ -347,14 +347,7 @@ static int ckpt_list_gc(lua_State *L) {
   return 0;
 }
 
-/* state_read(dir) -> { preserved =, latest =, [i] = { name =, time = } } */
-static int ckpt_state_read(lua_State *L) {
-  const char *dir = luaL_checkstring(L, 1);
-  tm_err err;
-  tm_err_clear(&err);
-  tm_ckpt_state *s = ckpt_list(L);
-  tm_status st = tm_ckpt_state_read(dir, s, &err);
-  if (st) return ckpt_answer(L, st, &err);
+static void ckpt_push_list(lua_State *L, const tm_ckpt_state *s) {
   lua_createtable(L, (int)s->n, 2);
   lua_pushnumber(L, s->preserved);
   lua_setfield(L, -2, "preserved");
@@ -368,30 +361,48 @@ static int ckpt_state_read(lua_State *L) {
     lua_setfield(L, -2, "time");
     lua_rawseti(L, -2, (int)i + 1);
   }
+}
+
+/* state_read(dir) -> { preserved =, latest =, [i] = { name =, time = } } */
+static int ckpt_state_read(lua_State *L) {
+  const char *dir = luaL_checkstring(L, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_ckpt_state *s = ckpt_list(L);
+  tm_status st = tm_ckpt_state_read(dir, s, &err);
+  if (st) return ckpt_answer(L, st, &err);
+  ckpt_push_list(L, s);
   return 1;
 }
 
-/* state_write(dir, the same table) */
-static int ckpt_state_write(lua_State *L) {
+/* state_change(dir, { add =, time =, preserved =, gone = { name... } }) -> the list */
+static int ckpt_state_change(lua_State *L) {
   const char *dir = luaL_checkstring(L, 1);
-  luaL_checktype(L, 2, LUA_TTABLE);
   tm_err err;
   tm_err_clear(&err);
-  tm_status st = TM_OK;
+  luaL_checktype(L, 2, LUA_TTABLE);
   tm_ckpt_state *s = ckpt_list(L);
+  tm_ckpt_change c = {0};
+  lua_getfield(L, 2, "time");
+  c.time = lua_tonumber(L, -1);
   lua_getfield(L, 2, "preserved");
-  s->preserved = lua_tonumber(L, -1);
-  lua_pop(L, 1);
-  int n = (int)lua_rawlen(L, 2);
-  for (int i = 1; st == TM_OK && i <= n; i++) {
-    lua_rawgeti(L, 2, i);
-    lua_getfield(L, -1, "name");
-    lua_getfield(L, -2, "time");
-    st = tm_ckpt_state_add(s, luaL_checkstring(L, -2), lua_tonumber(L, -1), &err);
-    lua_pop(L, 3);
+  c.preserved = lua_tonumber(L, -1);
+  lua_getfield(L, 2, "add"); /* texts stay: the table holds them */
+  c.add = lua_tostring(L, -1);
+  lua_getfield(L, 2, "gone");
+  if (!lua_isnil(L, -1)) luaL_checktype(L, -1, LUA_TTABLE);
+  c.ngone = lua_isnil(L, -1) ? 0 : lua_rawlen(L, -1);
+  const char **gone = lua_newuserdatauv(L, (c.ngone + 1) * sizeof *gone, 0);
+  c.gone = gone;
+  for (size_t i = 0; i < c.ngone; i++) {
+    lua_rawgeti(L, -2, (int)i + 1);
+    gone[i] = luaL_checkstring(L, -1);
+    lua_pop(L, 1);
   }
-  if (st == TM_OK) st = tm_ckpt_state_write(dir, s, &err);
-  return ckpt_answer(L, st, &err);
+  tm_status st = tm_ckpt_state_change(dir, &c, s, &err);
+  if (st) return ckpt_answer(L, st, &err);
+  ckpt_push_list(L, s);
+  return 1;
 }
 
 /* --- random numbers --- */
@@ -445,7 +456,7 @@ void tm_lua_open_ckpt(lua_State *L, int core) {
                                        {"remove", ckpt_remove},
                                        {"sweep", ckpt_sweep},
                                        {"state_read", ckpt_state_read},
-                                       {"state_write", ckpt_state_write},
+                                       {"state_change", ckpt_state_change},
                                        {"random_state", ckpt_random_state},
                                        {"set_random_state", ckpt_set_random_state},
                                        {NULL, NULL}};

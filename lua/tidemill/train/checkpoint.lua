@@ -84,7 +84,7 @@ function methods:save(prefix, given)
   if saved and not (given and given.keep_state) then
     local dir, name = state.split(path)
     local ok
-    ok, err = state.write(dir, { { name = name, time = os.time() }, preserved = 0 })
+    ok, err = state.change(dir, { add = name, time = os.time() })
     if not ok then saved = nil end
   end
   if not saved then

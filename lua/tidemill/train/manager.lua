@@ -8,6 +8,8 @@
 ---   (1) The list is written before old checkpoints are deleted and again after it, so
 ---       the latest is never one that is gone.
 ---   (2) What was kept for its time leaves the list and is never deleted.
+---   (3) The list is shared with whoever else saves in the directory: a manager counts and
+---       deletes what has its own checkpoint_name, and leaves the rest alone.
 
 local checkpoints = require "tidemill.train.checkpoint"
 local core = require "tidemill.core"
@@ -61,7 +63,21 @@ local function check(o)
   end
 end
 
---- What an earlier manager left: its list, oldest first.
+--- Is a name of the directory's list one of ours?
+local function ours(self, name)
+  local prefix = self._o.checkpoint_name .. "-"
+  return name:sub(1, #prefix) == prefix
+end
+
+--- Our part of the directory's list, oldest first.
+local function take(self, list)
+  self._list = {}
+  for _, item in ipairs(list) do
+    if ours(self, item.name) then self._list[#self._list + 1] = item end
+  end
+end
+
+--- What an earlier manager left.
 local function adopt(self)
   local now = os.time()
   self._list, self._preserved = {}, now
@@ -71,14 +87,15 @@ local function adopt(self)
     if err.code ~= "not_found" then core.log("warn", ("CheckpointManager: %s"):format(tostring(err))) end
     return
   end
-  for i, item in ipairs(list) do self._list[i] = item end
+  take(self, list)
   self._preserved = list.preserved > 0 and list.preserved or now
   if now < self._preserved then
     core.log("warn", ("CheckpointManager: the clock went back; what \"%s\" has is kept for ever")
       :format(self.directory))
-    self._preserved = now
-    self._list = { list[#list] }
-    self._keep = list[#list] and list[#list].name
+    self._preserved, self._forget = now, {}
+    for i = 1, #self._list - 1 do self._forget[i] = self._list[i].name end
+    self._list = { self._list[#self._list] }
+    self._keep = self._list[1] and self._list[1].name
   end
 end
 
@@ -109,24 +126,30 @@ local function step(self)
   return x
 end
 
-local function record(self)
-  self._list.preserved = self._preserved
-  return state.write(self.directory, self._list)
+--- Change the directory's list; ours is what it says then.
+local function record(self, add, gone)
+  local list, err = state.change(self.directory, { add = add, time = os.time(), preserved = self._preserved,
+    gone = gone })
+  if not list then return nil, err end
+  take(self, list)
+  return true
 end
 
---- Take the oldest off the list; those whose time has come stay on disk.
+--- What leaves the list, and which of it is deleted: those whose time has come stay on
+--- disk.
 local function sweep(self)
   local keep, hours = self._o.max_to_keep, self._o.keep_checkpoint_every_n_hours
-  local gone = {}
-  while keep and #self._list > keep do
-    local item = table.remove(self._list, 1)
+  local leave, gone = {}, {}
+  for i = 1, keep and #self._list - keep or 0 do
+    local item = self._list[i]
+    leave[i] = item.name
     if self._keep == item.name or (hours and item.time - hours * 3600 >= self._preserved) then
       self._preserved = item.time
     else
       gone[#gone + 1] = item.name
     end
   end
-  return gone
+  return leave, gone
 end
 
 local function delete(self, names)
@@ -142,17 +165,6 @@ local function due(self, now, check_interval)
   if not self.checkpoint_interval or not self._last_step then return true end
   if now == self._last_step then return false end
   return not check_interval or now >= self._last_step + self.checkpoint_interval
-end
-
-local function append(self, path)
-  local _, name = state.split(path)
-  for i, item in ipairs(self._list) do
-    if item.name == name then
-      table.remove(self._list, i)
-      break
-    end
-  end
-  self._list[#self._list + 1] = { name = name, time = os.time() }
 end
 
 local function read_save(given, more)
@@ -172,16 +184,14 @@ function methods:save(given, more)
   local prefix = state.join(self.directory, self._o.checkpoint_name)
   local path, err = self.checkpoint:save(prefix, { number = o.checkpoint_number, keep_state = true })
   if not path then return nil, err end
-  append(self, path)
+  local _, name = state.split(path)
   local ok
-  ok, err = record(self)
-  if not ok then
-    table.remove(self._list)
-    return nil, err
-  end
-  self._last_step = now
-  delete(self, sweep(self))
-  ok, err = record(self)
+  ok, err = record(self, name, self._forget)
+  if not ok then return nil, err end
+  self._forget, self._last_step = nil, now
+  local leave, gone = sweep(self)
+  delete(self, gone)
+  if #leave > 0 then ok, err = record(self, nil, leave) end
   if not ok then return nil, err end
   return path
 end

@@ -24,7 +24,11 @@ function M.exists(path)
 end
 
 --- { [i] = { name, time }, latest, preserved }; nil and the error.
-M.read, M.write = core.ckpt.state_read, core.ckpt.state_write
+M.read = core.ckpt.state_read
+
+--- Add a name, and take others off, under a lock: what other processes listed stays.
+--- change(dir, { add, time, preserved, gone }): the list now; nil and the error.
+M.change = core.ckpt.state_change
 
 --- Path of the latest checkpoint, nil when there is none (or its list cannot be read,
 --- which is logged).

@@ -1,0 +1,109 @@
+-- Several processes save in one directory: whatever is listed loads, whoever is killed.
+local tm = require "tidemill"
+local P = dofile "spec/tools/process.lua"
+
+local train = tm.train
+
+-- Arguments: directory, name, how often, the value that this saver writes, what to keep.
+local saver = [[
+local tm = require "tidemill"
+local dir, name, n, value, keep = arg[1], arg[2], tonumber(arg[3]), tonumber(arg[4]), tonumber(arg[5])
+local v = tm.Variable(tm.ones{ 300, 10 } * value)
+local m = tm.train.CheckpointManager(tm.train.Checkpoint{ v = v, who = value }, dir,
+  { max_to_keep = keep or false, checkpoint_name = name })
+print "ready"
+io.stdout:flush()
+for _ = 1, n do assert(m:save()) end
+print "done"
+]]
+
+describe("several savers in one directory", function()
+  local dir, file
+  before_each(function()
+    dir, file = P.dir(), P.script(saver)
+  end)
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  local function start(...)
+    local args = { file }
+    for i, a in ipairs { dir, ... } do args[i + 1] = tostring(a) end
+    return P.run(args)
+  end
+
+  --- Names on the list, all of which load and are whole: the values of one saver.
+  local function listed()
+    local names = {}
+    for path in train.checkpoints_iterator(dir, { every = true, timeout = 0 }) do
+      names[#names + 1] = path:match "[^/]*$"
+      local v = tm.Variable(tm.zeros { 300, 10 })
+      local c = train.Checkpoint { v = v, who = 0 }
+      assert(c:restore(path)):assert_consumed()
+      assert.equal(3000 * c.who, tm.reduce_sum(v):item())
+    end
+    assert.equal(names[#names], train.latest_checkpoint(dir):match "[^/]*$")
+    return names
+  end
+
+  local function set(list)
+    local out = {}
+    for _, x in ipairs(list) do out[x] = (out[x] or 0) + 1 end
+    return out
+  end
+
+  it("list what both of them saved, once", function()
+    local a, b = start("a", 15, 1), start("b", 15, 2)
+    assert.equal(0, a:wait(20), a:err())
+    assert.equal(0, b:wait(20), b:err())
+    local want = {}
+    for i = 1, 15 do want["a-" .. i], want["b-" .. i] = 1, 1 end
+    assert.same(want, set(listed()))
+  end)
+
+  it("may take the same names: each is one saver's, whole", function()
+    local a, b = start("ckpt", 15, 1), start("ckpt", 15, 2)
+    assert.equal(0, a:wait(20), a:err())
+    assert.equal(0, b:wait(20), b:err())
+    local want = {}
+    for i = 1, 15 do want["ckpt-" .. i] = 1 end
+    assert.same(want, set(listed()))
+  end)
+
+  it("keep their number each, and delete nothing of the other's", function()
+    local a, b = start("a", 9, 1, 3), start("b", 6, 2, 2)
+    assert.equal(0, a:wait(20), a:err())
+    assert.equal(0, b:wait(20), b:err())
+    assert.same(set { "a-7", "a-8", "a-9", "b-5", "b-6" }, set(listed()))
+  end)
+
+  it("may be killed at any time: the list loads, and the next saver clears up", function()
+    for turn = 1, 5 do
+      local a, b = start("a", 1000, 1, 2), start("b", 1000, 2, 2)
+      assert.truthy(a:says "ready")
+      assert.truthy(b:says "ready")
+      P.sleep(0.03 * turn)
+      a:kill()
+      b:kill()
+      a:wait()
+      b:wait()
+      assert.is_true(#listed() >= 2)
+    end
+    local a, b = start("a", 3, 1, 2), start("b", 3, 2, 2)
+    assert.equal(0, a:wait(20), a:err())
+    assert.equal(0, b:wait(20), b:err())
+    local names = set(listed())
+    local p = io.popen(("ls -A '%s'"):format(dir))
+    for name in p:lines() do assert.truthy(name == "checkpoint" or names[name] or name:match "^[ab]%-%d+$", name) end
+    p:close()
+  end)
+
+  it("find their own in a directory full of other files", function()
+    os.execute(("cd '%s' && mkdir ckpt-7 'ckpt 1' .tmp-1 && touch ckpt-3 checkpoint.json data-00000.safetensors x.tmp"):format(dir))
+    local a = start("ckpt", 2, 1, 1)
+    assert.equal(0, a:wait(20), a:err())
+    assert.same({ "ckpt-2" }, listed())
+    local p = io.popen(("ls -A '%s' | sort"):format(dir))
+    local all = p:read "a"
+    p:close()
+    assert.equal(".tmp-1\ncheckpoint\ncheckpoint.json\nckpt 1\nckpt-2\nckpt-3\nckpt-7\ndata-00000.safetensors\nx.tmp\n", all)
+  end)
+end)
