@@ -8,7 +8,8 @@ local tm = require "tidemill"
 local D = tm.distribute
 local function say(...) print(...) io.stdout:flush() end
 local strategy = D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 2 },
-  { heartbeat_interval = 0.2, heartbeat_timeout = 1.5, placement = "round_robin" })
+  { heartbeat_interval = 0.2, heartbeat_timeout = 1.5, placement = "round_robin",
+    worker_timeout = tonumber(os.getenv "WORKER_TIMEOUT") })
 local v, other
 strategy:scope(function()
   v = tm.Variable(0, { dtype = "int64", name = "counter" })
@@ -190,6 +191,7 @@ describe("launch", function()
       c:join()
       say(v:read():item(), c:stats().workers[1].state)
       io.read()
+      while c:stats().workers[1].state ~= "ready" do tm.sleep(0.01) end
       tm.sleep(0.3)
       say(v:read():item())
     ]]
@@ -203,22 +205,23 @@ describe("launch", function()
     assert.equal("go\n150\tdown\n150\n", p:out())
   end)
 
-  it("says unavailable when the last worker dies, and does not hang", function()
-    local p = launch [[
+  it("waits when all workers are gone, and says unavailable after worker_timeout", function()
+    local p = launch([[
       for _ = 1, 300 do c:schedule(slow) end
       say "go"
       try(c.join, c)
       try(c.schedule, c, count)
+      try(c.join, c)
       try(v.read, v)
-    ]]
+    ]], {}, { WORKER_TIMEOUT = "0.6" })
     assert.is_truthy(p:says "go")
     P.signal("KILL", P.task("worker", 1))
     P.sleep(0.1)
     P.signal("KILL", P.task("worker", 0))
     ended(p, 0, 5)
     local out = p:out():gsub("[^\n]*\n", "", 1)
-    local line = "unavailable /job:worker/task:0 [^\n]+\n"
-    assert.is_truthy(out:find("^" .. line .. line .. "fine"), out)
+    local line = "unavailable /job:worker/task:0 0%.[67]%s[^\n]*worker_timeout[^\n]*\n"
+    assert.is_truthy(out:find("^" .. line .. "fine[^\n]*\n" .. line .. "fine"), out)
   end)
 
   it("names a killed ps at once, whatever waits", function()

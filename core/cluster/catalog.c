@@ -103,4 +103,17 @@ tm_var_info *tm_catalog_get(tm_catalog *c, uint64_t uid) {
   return v;
 }
 
+tm_status tm_catalog_each(tm_catalog *c,
+                          tm_status (*fn)(void *ud, tm_var_info *v, tm_err *err),
+                          void *ud, tm_err *err) {
+  tm_status s = TM_OK;
+  size_t pos = 0;
+  void *v;
+  pthread_mutex_lock(&c->mu);
+  while (s == TM_OK && tm_map_next(c->by_uid, &pos, NULL, NULL, NULL, &v))
+    s = fn(ud, v, err);
+  pthread_mutex_unlock(&c->mu);
+  return s;
+}
+
 uint64_t tm_catalog_version(const tm_catalog *c) { return atomic_load(&c->version); }

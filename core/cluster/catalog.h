@@ -43,6 +43,11 @@ void tm_catalog_unref(tm_catalog *c);
 TM_CHECKED tm_status tm_catalog_add(tm_catalog *c, tm_var_info *v);
 void tm_catalog_del(tm_catalog *c, uint64_t uid);
 tm_var_info *tm_catalog_get(tm_catalog *c, uint64_t uid); /* a reference, or NULL */
+/* fn for each entry, until one fails; the catalogue is locked meanwhile. */
+TM_CHECKED tm_status tm_catalog_each(tm_catalog *c,
+                                     tm_status (*fn)(void *ud, tm_var_info *v,
+                                                     tm_err *err),
+                                     void *ud, tm_err *err);
 /* Changes whenever an entry was removed or replaced: caches look at it. */
 uint64_t tm_catalog_version(const tm_catalog *c);
 

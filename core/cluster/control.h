@@ -15,6 +15,7 @@ enum { TM_CONTROL_MAX_PS = 4096, TM_CONTROL_BATCH = 1024, TM_CONTROL_GRAPHS = 10
 typedef struct tm_start {
   int32_t index, nworker, threads;
   uint64_t seed;
+  uint64_t incarnation; /* of the worker, as ps see it: new with each start */
   int64_t heartbeat_ns, silence_ns, connect_timeout_ns;
   int64_t chief_timeout_ns; /* without a chief for so long the task ends; 0: never */
   int32_t nps;

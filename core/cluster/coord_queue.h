@@ -21,6 +21,7 @@ typedef struct coord_item {
   int32_t narg;
   tm_arg_value *arg;
   tm_remote_value *value; /* NULL: nobody wants it */
+  int32_t tries;          /* workers lost while it ran */
 } coord_item;
 
 typedef struct coord_queue {
@@ -35,9 +36,9 @@ static inline coord_item *coord_queue_head(const coord_queue *q) { return q->hea
 static inline size_t coord_queue_count(const coord_queue *q) { return q->n; }
 static inline bool coord_queue_full(const coord_queue *q) { return q->n >= q->max; }
 
-/* In order of ids: what runs again comes before what was handed out already. */
-TM_CHECKED static inline tm_status coord_queue_push(coord_queue *q, coord_item *it) {
-  if (coord_queue_full(q)) return TM_EAGAIN;
+/* To its place in the order of ids.  A closure that comes back always finds room, so
+ * that a full queue cannot lock up. */
+static inline void coord_queue_insert(coord_queue *q, coord_item *it) {
   coord_item **at = &q->head;
   if (q->tail && q->tail->id < it->id) at = &q->tail->next;
   while (*at && (*at)->id < it->id) at = &(*at)->next;
@@ -45,10 +46,16 @@ TM_CHECKED static inline tm_status coord_queue_push(coord_queue *q, coord_item *
   *at = it;
   if (!it->next) q->tail = it;
   q->n++;
+}
+
+/* The same for a new one.  What runs again comes before what was handed out already. */
+TM_CHECKED static inline tm_status coord_queue_push(coord_queue *q, coord_item *it) {
+  if (coord_queue_full(q)) return TM_EAGAIN;
+  coord_queue_insert(q, it);
   return TM_OK;
 }
 
-/* A closure that comes back always finds room, so that a full queue cannot lock up. */
+/* It was the head before. */
 static inline void coord_queue_push_front(coord_queue *q, coord_item *it) {
   it->next = q->head;
   q->head = it;

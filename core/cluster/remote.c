@@ -14,12 +14,14 @@
  * goes to the loop.  Messages go out from the caller's thread.
  *
  * Invariants:
- *   (1) on_down is called at most once, on_done not after it (`down`, loop thread).
+ *   (1) on_down is called at most once, on_done not after it (`down`, loop thread); a
+ *       connection that was lost before start is told by start.
  *   (2) `sent` holds the hash of each graph that the worker has; both ends forget all
  * of them at once when there are TM_CONTROL_GRAPHS. (3) close returns after `closed`
  * was called: nothing calls back after it.
  */
 #define REMOTE_BYTES_MAX ((size_t)1 << 40)
+#define REMOTE_ONCE_NS   2000000000
 
 typedef struct remote {
   tm_worker_link link; /* first */
@@ -27,22 +29,52 @@ typedef struct remote {
   tm_map *sent; /* under mu: hash[0] to a non-NULL pointer */
   pthread_mutex_t mu;
   pthread_cond_t ended;
-  bool closing, gone; /* under mu */
-  bool down;          /* loop thread */
+  bool closing, gone;    /* under mu */
+  bool started, pending; /* under mu; pending: `why` is to be told by start */
+  tm_err why;
+  bool down; /* loop thread */
 } remote;
 
 /* --- from the worker (loop thread) --- */
 
 static void remote_down(remote *r, const tm_err *why) {
-  pthread_mutex_lock(&r->mu);
-  bool closing = r->closing;
-  pthread_mutex_unlock(&r->mu);
   if (r->down) return;
   r->down = true;
-  if (closing || !r->link.on_down) return;
   tm_err e = *why;
   if (!e.task[0]) memcpy(e.task, r->link.task, sizeof e.task);
-  r->link.on_down(r->link.ud, &e);
+  pthread_mutex_lock(&r->mu);
+  bool tell = r->started && !r->closing;
+  r->pending = !r->started;
+  if (r->pending) r->why = e;
+  pthread_mutex_unlock(&r->mu);
+  if (tell) r->link.on_down(r->link.ud, &e);
+}
+
+static void remote_start(tm_worker_link *l) {
+  remote *r = (remote *)l;
+  pthread_mutex_lock(&r->mu);
+  r->started = true;
+  bool tell = r->pending;
+  r->pending = false;
+  pthread_mutex_unlock(&r->mu);
+  if (tell) l->on_down(l->ud, &r->why);
+}
+
+static void remote_no_done(void *ud, const tm_completion *d, int32_t n) {
+  (void)ud;
+  (void)d;
+  (void)n;
+}
+
+static void remote_leaving(remote *r, tm_message *m) {
+  tm_unpacker u;
+  char why[200] = "";
+  tm_unpack_init(&u, m->meta, m->f.meta_bytes);
+  tm_unpack_cstr(&u, why, sizeof why);
+  if (tm_unpack_end(&u, NULL))
+    tm_conn_close(r->conn, TM_EDATALOSS, "the worker sent a malformed farewell");
+  else if (!r->down && r->link.on_leave)
+    r->link.on_leave(r->link.ud, why);
 }
 
 static void remote_done(remote *r, tm_message *m) {
@@ -71,6 +103,10 @@ static void remote_message(void *ud, tm_conn *c, tm_message *m) {
   (void)ud;
   if (m->f.kind == TM_F_DONE) {
     remote_done(r, m);
+    return;
+  }
+  if (m->f.kind == TM_F_LEAVING) {
+    remote_leaving(r, m);
     return;
   }
   tm_err_clear(&err);
@@ -245,6 +281,8 @@ static tm_status remote_dial(const tm_remote_options *opt, const char *task,
                           .silence_ns = 2 * opt->start.connect_timeout_ns,
                           .retry = !opt->once,
                           .cancel = opt->cancel};
+  if (opt->once && o.connect_timeout_ns > REMOTE_ONCE_NS)
+    o.connect_timeout_ns = REMOTE_ONCE_NS;
   snprintf(o.self.purpose, sizeof o.self.purpose, "control");
   TM_TRY(tm_channel_open(&o, ch, err));
   tm_status s = remote_say_start(*ch, opt, err);
@@ -260,12 +298,14 @@ static tm_conn_limits remote_limits(const tm_remote_options *opt) {
 }
 
 tm_status tm_remote_worker(const tm_remote_options *opt, tm_worker_link **out,
-                           uint64_t *incarnation, tm_err *err) {
+                           tm_err *err) {
   tm_channel *ch = NULL;
   *out = NULL;
   remote *r = tm_calloc(1, sizeof *r);
   if (!r) return tm_nomem(err, "a worker");
-  r->link = (tm_worker_link){.submit = remote_submit,
+  r->link = (tm_worker_link){.on_done = remote_no_done,
+                             .start = remote_start,
+                             .submit = remote_submit,
                              .add_variable = remote_add_variable,
                              .add_iterator = remote_add_iterator,
                              .drop = remote_drop,
@@ -277,7 +317,6 @@ tm_status tm_remote_worker(const tm_remote_options *opt, tm_worker_link **out,
   if (s == TM_OK) {
     const tm_conn_events ev = {NULL, remote_message, remote_closed, NULL};
     tm_conn_limits lim = remote_limits(opt);
-    *incarnation = tm_channel_peer(ch)->incarnation;
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->ended, NULL);
     s = tm_netloop_adopt(opt->loop, ch, &lim, &ev, r, &r->conn, err);

@@ -19,15 +19,14 @@ typedef struct tm_remote_options {
   const char *address, *task; /* what should be there: "/job:ps/task:0" */
   tm_start start;             /* ps is not used: */
   const char *const *ps;
-  bool once;         /* one try, else until start.connect_timeout_ns */
+  bool once;         /* one try of at most 2 s, else until start.connect_timeout_ns */
   tm_cancel *cancel; /* ends the waiting for an answer; may be NULL */
 } tm_remote_options;
 
 /* Connect (trying until start.connect_timeout_ns), start the worker there.  Tasks wait
  * for each other's ports, so the order in which they are started does not matter. */
 TM_CHECKED tm_status tm_remote_worker(const tm_remote_options *opt,
-                                      tm_worker_link **out, uint64_t *incarnation,
-                                      tm_err *err);
+                                      tm_worker_link **out, tm_err *err);
 
 /* A control connection to a ps: its store begins anew.  Close with tm_conn_close and
  * unref; `closed` of events is called when it is lost. */

@@ -9,16 +9,16 @@
 /* Invariant: until a coordinator takes them the links are the session's. */
 static void session_free(tm_session *s) {
   tm_vars_free(s->vars);
-  for (int32_t i = 0; s->link && i < s->nworker; i++)
+  for (int32_t i = 0; s->link && i < s->nlink; i++)
     if (s->link[i]) s->link[i]->close(s->link[i]);
   for (int32_t i = 0; s->ps && i < s->nps; i++)
     if (s->ps[i]) s->ps[i]->close(s->ps[i]);
   if (s->stop_remote) s->stop_remote(s);
   for (int32_t i = 0; s->store && i < s->nps; i++) tm_store_free(s->store[i]);
-  tm_free(s->link, (size_t)s->nworker * sizeof(tm_worker_link *));
+  tm_free(s->link, (size_t)s->nlink * sizeof(tm_worker_link *));
   tm_free(s->ps, (size_t)s->nps * sizeof(tm_ps_client *));
   tm_free(s->store, (size_t)s->nps * sizeof(tm_store *));
-  tm_free(s->incarnation, (size_t)s->nworker * sizeof(uint64_t));
+  tm_session_forget_workers(s);
   tm_free(s, sizeof *s);
 }
 
@@ -40,24 +40,37 @@ static tm_status session_make_vars(tm_session *s) {
   return st;
 }
 
+static tm_status session_note_workers(tm_session *s, const tm_session_options *o,
+                                      tm_err *err) {
+  for (int32_t i = 0; i < o->nworker; i++)
+    TM_TRY(tm_session_note_worker(s, o->worker_address ? o->worker_address[i] : NULL,
+                                  o->worker_task ? o->worker_task[i] : NULL, err));
+  return TM_OK;
+}
+
 tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
                           tm_err *err) {
   *out = NULL;
   TM_TRY(session_check_options(opt, err));
   tm_session *s = tm_calloc(1, sizeof *s);
   if (!s) return tm_nomem(err, "a session");
-  s->nworker = opt->nworker;
+  s->nlink = opt->nworker;
   s->nps = opt->nps;
-  s->link = tm_calloc((size_t)s->nworker, sizeof(tm_worker_link *));
+  s->threads = opt->threads;
+  s->seed = opt->seed;
+  s->worker_timeout_ns = (int64_t)(opt->worker_timeout * 1e9);
+  s->link = tm_calloc((size_t)s->nlink, sizeof(tm_worker_link *));
+  s->worker = tm_calloc(TM_MAX_TASKS, sizeof *s->worker);
   s->ps = tm_calloc((size_t)s->nps, sizeof(tm_ps_client *));
   s->store = tm_calloc((size_t)s->nps, sizeof(tm_store *));
-  s->incarnation = tm_calloc((size_t)s->nworker, sizeof(uint64_t));
   tm_status st = TM_OK;
-  if (!s->link || !s->ps || !s->store || !s->incarnation)
-    st = tm_nomem(err, "a session");
+  if (!s->link || !s->ps || !s->store || !s->worker) st = tm_nomem(err, "a session");
+  if (st == TM_OK) st = session_note_workers(s, opt, err);
   if (st == TM_OK)
     st = opt->ps_address ? tm_session_start_remote(s, opt, err)
                          : tm_session_start_local(s, opt, err);
+  for (int32_t i = 0; i < s->nlink && st == TM_OK; i++)
+    st = tm_session_first_link(s, i, err);
   if (st == TM_OK && session_make_vars(s)) st = tm_nomem(err, "a session");
   if (st) {
     session_free(s);
@@ -83,7 +96,7 @@ int32_t tm_session_ps(const tm_session *s) { return s->nps; }
 
 static tm_status session_tell_workers(tm_session *s, tm_var_info *v, tm_err *err) {
   if (s->coordinator) return tm_coordinator_add_variable(s->coordinator, v, err);
-  for (int32_t i = 0; i < s->nworker; i++)
+  for (int32_t i = 0; i < s->nlink; i++)
     TM_TRY(s->link[i]->add_variable(s->link[i], v, err));
   return TM_OK;
 }
@@ -97,19 +110,15 @@ tm_status tm_session_create(tm_session *s, tm_var_info *info, const tm_init *ini
   return st ? st : session_tell_workers(s, info, err);
 }
 
-static tm_status session_refuse(void *ud, int32_t index, tm_err *err) {
-  tm_session *s = ud;
-  return s->refuse ? s->refuse(s, index, err) : TM_OK;
-}
-
 tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
                                  tm_coordinator **out, tm_err *err) {
   if (s->coordinator || !s->link[0])
     return tm_fail(err, TM_EEXISTS, "this strategy has a coordinator already");
-  tm_coordinator_options opt = {
-      .queue_size = queue_size, .refuse = session_refuse, .ud = s};
-  TM_TRY(tm_coordinator_new(&opt, s->link, s->nworker, out, err));
-  memset(s->link, 0, (size_t)s->nworker * sizeof(tm_worker_link *));
+  tm_coordinator_options opt = {.queue_size = queue_size,
+                                .worker_timeout_ns = s->worker_timeout_ns};
+  tm_session_worker_options(s, &opt);
+  TM_TRY(tm_coordinator_new(&opt, s->link, s->nlink, out, err));
+  memset(s->link, 0, (size_t)s->nlink * sizeof(tm_worker_link *));
   s->coordinator = *out;
   if (s->watch) s->watch(s, *out);
   return TM_OK;
@@ -117,6 +126,7 @@ tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
 
 void tm_session_coordinator_close(tm_session *s) {
   if (s->watch) s->watch(s, NULL);
+  if (s->hurry) s->hurry(s);
   tm_coordinator_free(s->coordinator);
   s->coordinator = NULL;
 }

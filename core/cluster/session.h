@@ -26,7 +26,8 @@ typedef struct tm_session_options {
   char cluster_id[64]; /* "": tm_cluster_id of the addresses (cluster/spec.h) */
   double heartbeat_interval, heartbeat_timeout; /* seconds */
   double connect_timeout;                       /* seconds */
-  double chief_timeout; /* seconds that tasks wait for the next chief; 0: for ever */
+  double chief_timeout;  /* seconds that tasks wait for the next chief; 0: for ever */
+  double worker_timeout; /* seconds that work waits without any worker; 0: for ever */
 } tm_session_options;
 
 /* Start (in this process) or connect to the tasks of a cluster. */

@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "cluster/session_parts.h"
 #include "kernel/gemm.h"
@@ -36,26 +35,30 @@ static tm_status local_vars(tm_session *s, tm_vars **out) {
   return st;
 }
 
-static tm_status local_worker(tm_session *s, int32_t i, const tm_session_options *o,
-                              tm_err *err) {
+static tm_status local_worker(tm_session *s, int32_t i, const session_worker *w,
+                              tm_cancel *cancel, tm_worker_link **out, tm_err *err) {
   tm_vars *vars = NULL;
   tm_resources *res = NULL;
-  s->incarnation[i] = tm_random_id();
-  tm_worker_options opt = {i, s->nworker, o->threads, o->seed, s->incarnation[i]};
+  tm_worker_options opt = {i, s->nworker, s->threads, s->seed, w->incarnation};
+  (void)cancel;
   tm_status st = local_vars(s, &vars);
   if (st == TM_OK) st = tm_resources_new(&res);
   if (st) st = tm_nomem(err, "a worker");
-  if (st == TM_OK) st = tm_worker_local(&opt, vars, res, &s->link[i], err);
+  if (st == TM_OK) st = tm_worker_local(&opt, vars, res, out, err);
   if (st) {
     tm_vars_free(vars);
     tm_resources_free(res);
+    return st;
   }
-  return st;
+  snprintf((*out)->task, sizeof(*out)->task, "%s", w->task);
+  return TM_OK;
 }
 
 tm_status tm_session_start_local(tm_session *s, const tm_session_options *o,
                                  tm_err *err) {
   char task[48];
+  (void)o;
+  s->reach = local_worker;
   for (int32_t k = 0; k < s->nps; k++) {
     snprintf(task, sizeof task, "/job:ps/task:%d", k);
     if (tm_store_new(task, &s->store[k])) return tm_nomem(err, "a ps");
@@ -64,6 +67,5 @@ tm_status tm_session_start_local(tm_session *s, const tm_session_options *o,
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   tm_k_gemm_threads((int)(cores / s->nworker));
   if (local_clients(s, s->ps)) return tm_nomem(err, "a ps");
-  for (int32_t i = 0; i < s->nworker; i++) TM_TRY(local_worker(s, i, o, err));
   return TM_OK;
 }

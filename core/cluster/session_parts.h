@@ -7,27 +7,55 @@
 
 #include "cluster/session.h"
 
+typedef struct session_worker {
+  char task[48];
+  char address[280]; /* "": in this process */
+  /* Of its last start.  Written by reach, read by refuse: by one thread at a time. */
+  uint64_t incarnation;
+} session_worker;
+
 struct tm_session {
   tm_vars *vars; /* the chief's */
   int32_t nworker, nps;
-  tm_worker_link **link;       /* NULL once a coordinator took them */
+  int threads; /* of a worker's kernels */
+  uint64_t seed;
+  int64_t worker_timeout_ns;
+  /* TM_MAX_TASKS; entry i is set before the coordinator knows of worker i, and stays.
+   */
+  session_worker **worker;
+  tm_worker_link **link; /* NULL once a coordinator took them; nlink */
+  int32_t nlink;
   tm_coordinator *coordinator; /* borrowed: whoever asked for it frees it */
   tm_store **store;            /* of a cluster in this process */
   tm_ps_client **ps;           /* the chief's clients, until vars takes them */
-  uint64_t *incarnation;       /* of each worker */
-  /* Tell every ps to refuse worker `index`; NULL: not needed. May block; called from
-   * the coordinator's thread, so it uses clients of its own. */
-  tm_status (*refuse)(tm_session *s, int32_t index, tm_err *err);
+  /* Tell every ps to refuse the last incarnation of w; NULL: not needed.  May block;
+   * called from threads of the coordinator, so it uses clients of its own. */
+  tm_status (*refuse)(tm_session *s, const session_worker *w, tm_err *err);
+  /* Start worker `index` with w->incarnation.  cancel: one try, ended by it; NULL: try
+   * until the time to connect is up. */
+  tm_status (*reach)(tm_session *s, int32_t index, const session_worker *w,
+                     tm_cancel *cancel, tm_worker_link **out, tm_err *err);
   struct session_remote *remote; /* of a cluster of other processes */
   /* While on, ps may be silent for long: they make large shards. */
   void (*excuse)(tm_session *s, bool on);
   /* The coordinator to tell when a ps is lost; NULL: none any more. */
   void (*watch)(tm_session *s, tm_coordinator *c);
   void (*stop_tasks)(tm_session *s);
+  void (*hurry)(tm_session *s); /* end refuse and reach: the coordinator is closed */
   void (*stop_remote)(tm_session *s); /* after links and clients were closed */
 };
 
-/* Fill link and ps (and store) of a session whose arrays are there, all NULL. */
+/* Entry nworker: address NULL for this process, task NULL for the usual name. */
+TM_CHECKED tm_status tm_session_note_worker(tm_session *s, const char *address,
+                                            const char *task, tm_err *err);
+void tm_session_forget_workers(tm_session *s);
+/* Start a noted worker for the first time. */
+TM_CHECKED tm_status tm_session_first_link(tm_session *s, int32_t index, tm_err *err);
+/* What a coordinator of this session needs to look after workers. */
+void tm_session_worker_options(tm_session *s, tm_coordinator_options *opt);
+
+/* Fill ps (and store), reach and refuse of a session whose arrays are there, all NULL;
+ * then the workers are reached. */
 TM_CHECKED tm_status tm_session_start_local(tm_session *s, const tm_session_options *o,
                                             tm_err *err);
 TM_CHECKED tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,

@@ -92,46 +92,60 @@ static void session_stop_remote(tm_session *s) {
   s->remote = NULL;
 }
 
+static void remote_stop_one(session_remote *r, const char *address) {
+  tm_channel *ch;
+  tm_frame f = {.kind = TM_F_STOP};
+  tm_channel_options o = {
+      .address = address, .self = r->self, .connect_timeout_ns = 1000000000};
+  snprintf(o.self.purpose, sizeof o.self.purpose, "control");
+  if (tm_channel_open(&o, &ch, NULL)) return;
+  if (tm_channel_send(ch, &f, NULL, NULL, 0, NULL))
+    tm_log(TM_LOG_WARN, "%s cannot be told to stop", tm_channel_peer(ch)->task);
+  tm_channel_close(ch);
+}
+
 /* Over connections of their own, so that it does not matter who has the links. */
 static void session_stop_tasks(tm_session *s) {
-  session_remote *r = s->remote;
-  for (int32_t i = 0; i < r->ntask; i++) {
-    tm_channel *ch;
-    tm_frame f = {.kind = TM_F_STOP};
-    tm_channel_options o = {
-        .address = r->address[i], .self = r->self, .connect_timeout_ns = 1000000000};
-    snprintf(o.self.purpose, sizeof o.self.purpose, "control");
-    if (tm_channel_open(&o, &ch, NULL)) continue;
-    if (tm_channel_send(ch, &f, NULL, NULL, 0, NULL))
-      tm_log(TM_LOG_WARN, "%s cannot be told to stop", tm_channel_peer(ch)->task);
-    tm_channel_close(ch);
-  }
+  for (int32_t i = 0; i < s->nps; i++)
+    remote_stop_one(s->remote, s->remote->address[i]);
+  for (int32_t i = 0; i < s->nworker; i++)
+    remote_stop_one(s->remote, s->worker[i]->address);
+}
+
+static tm_channel_options remote_data_options(session_remote *r, int32_t i) {
+  return (tm_channel_options){.address = r->address[i],
+                              .expect_task = r->ps[i].task,
+                              .self = r->self,
+                              .connect_timeout_ns = r->start.connect_timeout_ns,
+                              .silence_ns = r->start.silence_ns,
+                              .spin_ns = -1,
+                              .lost = &r->ps[i].lost};
 }
 
 tm_status tm_session_data(session_remote *r, int32_t i, bool retry, tm_ps_client **out,
                           tm_err *err) {
-  tm_channel_options o = {.address = r->address[i],
-                          .expect_task = r->ps[i].task,
-                          .self = r->self,
-                          .connect_timeout_ns = r->start.connect_timeout_ns,
-                          .silence_ns = r->start.silence_ns,
-                          .spin_ns = -1,
-                          .retry = retry,
-                          .lost = &r->ps[i].lost};
+  tm_channel_options o = remote_data_options(r, i);
+  o.retry = retry;
   return tm_ps_client_remote(&o, out, err);
 }
 
-/* Called from the coordinator's thread, so with connections of its own. */
-static tm_status session_refuse_remote(tm_session *s, int32_t index, tm_err *err) {
+/* --- workers (threads of the coordinator) --- */
+
+/* With connections of its own. */
+static tm_status session_refuse_remote(tm_session *s, const session_worker *w,
+                                       tm_err *err) {
   session_remote *r = s->remote;
   tm_status first = TM_OK;
   for (int32_t i = 0; i < r->nps; i++) {
     tm_ps_client *c;
     tm_err one;
+    tm_channel_options o = remote_data_options(r, i);
+    o.connect_timeout_ns = r->start.silence_ns;
+    o.cancel = &r->hurry;
     tm_err_clear(&one);
-    tm_status st = tm_session_data(r, i, false, &c, &one);
+    tm_status st = tm_ps_client_remote(&o, &c, &one);
     if (st == TM_OK) {
-      st = c->refuse(c, s->incarnation[index], &one);
+      st = c->refuse(c, w->incarnation, &one);
       c->close(c);
     }
     if (st && first == TM_OK) {
@@ -141,6 +155,22 @@ static tm_status session_refuse_remote(tm_session *s, int32_t index, tm_err *err
   }
   return first;
 }
+
+static tm_status session_reach_remote(tm_session *s, int32_t index,
+                                      const session_worker *w, tm_cancel *cancel,
+                                      tm_worker_link **out, tm_err *err) {
+  tm_remote_options ro = tm_session_remote_options(s->remote, index, w->address);
+  ro.task = w->task;
+  ro.start.nworker = s->nworker;
+  ro.start.incarnation = w->incarnation;
+  ro.once = cancel != NULL;
+  ro.cancel = cancel;
+  return tm_remote_worker(&ro, out, err);
+}
+
+static void session_hurry(tm_session *s) { tm_cancel_set(&s->remote->hurry); }
+
+/* --- opening --- */
 
 tm_remote_options tm_session_remote_options(const session_remote *r, int32_t index,
                                             const char *address) {
@@ -176,6 +206,8 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   s->stop_remote = session_stop_remote;
   s->stop_tasks = session_stop_tasks;
   s->refuse = session_refuse_remote;
+  s->reach = session_reach_remote;
+  s->hurry = session_hurry;
   s->watch = session_watch;
   s->excuse = session_excuse;
   tm_err_clear(&r->why);
@@ -243,13 +275,6 @@ tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
     ro.task = r->ps[i].task;
     TM_TRY(tm_session_dial_ps(r, i, &ro, err));
     TM_TRY(tm_session_data(r, i, true, &s->ps[i], err));
-  }
-  for (int32_t i = 0; i < o->nworker; i++) {
-    tm_remote_options ro = tm_session_remote_options(r, i, o->worker_address[i]);
-    char task[48];
-    remote_name(task, "worker", o->worker_task, i);
-    ro.task = task;
-    TM_TRY(tm_remote_worker(&ro, &s->link[i], &s->incarnation[i], err));
   }
   return TM_OK;
 }

@@ -30,7 +30,8 @@ typedef struct session_remote {
   char (*address)[280];  /* ntask: of the ps, then of the workers */
   const char **ps_where; /* nps: addresses of the ps */
   tm_hello self;
-  tm_start start; /* what every task is told; index is not set */
+  tm_start start;  /* what every task is told; index is not set */
+  tm_cancel hurry; /* the coordinator is being closed */
 } session_remote;
 
 /* Another chief took over: the coordinator is lost for good. */

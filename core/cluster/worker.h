@@ -47,6 +47,9 @@ struct tm_worker_link {
   void *ud;
   char task[48]; /* "/job:worker/task:0" */
   /* functions: */
+  void (*start)(tm_worker_link *l); /* the callbacks are set: before it none is called,
+                                       and what happened before is told by it.  NULL:
+                                       not needed */
   tm_status (*submit)(tm_worker_link *l, const tm_closure *c, int32_t n, tm_err *err);
   tm_status (*add_variable)(tm_worker_link *l, tm_var_info *v, tm_err *err);
   tm_status (*add_iterator)(tm_worker_link *l, uint64_t uid, tm_dataset *ds,

@@ -136,7 +136,7 @@ static tm_status wsession_make(wsession *w, tm_worker_link **link, tm_err *err) 
   tm_vars *vars = NULL;
   tm_resources *res = NULL;
   tm_worker_options opt = {w->start.index, w->start.nworker, w->start.threads,
-                           w->start.seed, w->service->self.incarnation};
+                           w->start.seed, w->start.incarnation};
   *link = NULL;
   if (opt.threads < 1) opt.threads = 1;
   tm_status s = wsession_vars(w, &vars, err);

@@ -96,6 +96,7 @@ static int session_open(lua_State *L) {
   o.heartbeat_timeout = opt_number(L, "heartbeat_timeout", 10);
   o.connect_timeout = opt_number(L, "connect_timeout", 60);
   o.chief_timeout = opt_number(L, "chief_timeout", 600);
+  o.worker_timeout = opt_number(L, "worker_timeout", 0);
   o.worker_address = opt_strings(L, "worker_addresses", &o.nworker);
   o.ps_address = opt_strings(L, "ps_addresses", &o.nps);
   int32_t n = 0;

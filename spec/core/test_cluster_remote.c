@@ -388,6 +388,19 @@ static void an_error_comes_with_task_op_and_step(void **state) {
   bench_close(&b);
 }
 
+/* Wait until the worker is in this state. */
+static void await_state(bench *b, int32_t i, const char *state) {
+  tm_coordinator_stats st;
+  tm_worker_stats w[TASKS];
+  int64_t end = tm_now_ns() + 10000000000;
+  do {
+    tm_coordinator_get_stats(b->c, &st, w, TASKS);
+    if (strcmp(w[i].state, state) == 0) return;
+    tm_sleep_ns(2000000);
+  } while (tm_now_ns() < end);
+  assert_string_equal(w[i].state, state);
+}
+
 static void count_with_a_lost_worker(int signal) {
   enum { N = 60 };
   bench b;
@@ -398,15 +411,16 @@ static void count_with_a_lost_worker(int signal) {
   tm_sleep_ns(100000000);
   kill(b.worker[1].pid, signal);
   join(&b);
+  await_state(&b, 1, "down");
   if (signal == SIGSTOP) {
     kill(b.worker[1].pid, SIGCONT); /* its late updates are refused */
+    await_state(&b, 1, "ready");
     tm_sleep_ns(300000000);
   }
   assert_float_equal(number_of(schedule(&b, g, NULL, 0)), N + 1, 0);
   tm_coordinator_stats st;
   tm_worker_stats w[3];
   tm_coordinator_get_stats(b.c, &st, w, 3);
-  assert_string_equal(w[1].state, "down");
   assert_true(st.retries > 0);
   tm_graph_unref(g);
   tm_graph_unref(slow);

@@ -77,7 +77,7 @@ local function later(o)
         name, tostring(o[name]))
     end
   end
-  for _, name in ipairs { "on_ps_failure", "worker_timeout", "preemption_checkpoint", "secret", "tls" } do
+  for _, name in ipairs { "on_ps_failure", "preemption_checkpoint", "secret", "tls" } do
     if o[name] ~= nil then
       errors.raise("unimplemented", "ParameterServerStrategy: %s is not available in this version", name)
     end
@@ -93,7 +93,7 @@ end
 
 local function open_session(resolver, spec, o)
   local args = { heartbeat_interval = o.heartbeat_interval, heartbeat_timeout = o.heartbeat_timeout,
-    chief_timeout = o.chief_timeout }
+    chief_timeout = o.chief_timeout, worker_timeout = o.worker_timeout }
   if resolver.in_process then
     args.workers, args.ps = resolver.workers, resolver.ps
   else
@@ -110,6 +110,9 @@ local function new(resolver, opts)
   later(o)
   for _, name in ipairs { "heartbeat_interval", "heartbeat_timeout", "chief_timeout" } do
     options.number("ParameterServerStrategy", name, o[name], 0)
+  end
+  if o.worker_timeout ~= nil then
+    options.number("ParameterServerStrategy", "worker_timeout", o.worker_timeout, 0.001)
   end
   local p = o.variable_partitioner
   if p ~= nil and type(p) ~= "function" and not (getmetatable(p) or {}).__call then

@@ -1,0 +1,204 @@
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cluster/coord_parts.h"
+
+/*
+ * Design.  No thread hands work on: schedule dispatches in the caller's thread,
+ * completions refill their worker in the worker's thread.
+ *
+ * Invariants:
+ *   (1) A closure is queued, or in the `out` list of one worker, or finished; `running`
+ *       counts those that are out.
+ *   (2) While `failed` is set nothing is queued and nothing is dispatched.
+ *   (3) Closures that are out of a worker <= window <= COORD_WINDOW_MAX.
+ *   (4) A closure whose worker is lost stays out until every ps refuses that worker's
+ *       incarnation; only then it is queued again.
+ */
+enum { COORD_TRIES = 64 }; /* workers that a closure may lose before it is to blame */
+static const double COORD_AHEAD_S = 0.002; /* work that a worker may hold */
+
+void coord_item_free(coord_item *it) {
+  for (int32_t i = 0; i < it->narg; i++) tm_tensor_unref(it->arg[i].t);
+  tm_free(it->arg, (size_t)it->narg * sizeof *it->arg);
+  tm_graph_unref(it->graph);
+  tm_remote_value_unref(it->value);
+  tm_free(it, sizeof *it);
+}
+
+bool coord_idle(const tm_coordinator *c) {
+  return c->running == 0 && !coord_queue_head(&c->queue);
+}
+
+void coord_cancel_item(coord_item *it) {
+  tm_err err;
+  tm_err_clear(&err);
+  tm_fail(&err, TM_ECANCELLED, "the function was cancelled; schedule it again");
+  err.step = (int64_t)it->id;
+  if (it->value) tm_remote_value_fail(it->value, &err);
+  coord_item_free(it);
+}
+
+void coord_fail(tm_coordinator *c, const tm_err *err) {
+  if (!c->failed) {
+    c->failed = true;
+    c->failure = *err;
+  }
+  coord_item *it;
+  while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(it);
+  for (int32_t i = 0; i < c->nworker; i++) {
+    coord_worker *w = c->worker[i];
+    if (w->state == COORD_READY) w->link->cancel(w->link, c->next_id - 1);
+  }
+  pthread_cond_broadcast(&c->changed);
+}
+
+/* --- handing out --- */
+
+static coord_worker *coord_pick(tm_coordinator *c) {
+  coord_worker *best = NULL;
+  for (int32_t i = 0; i < c->nworker; i++) {
+    coord_worker *w = c->worker[i];
+    if (w->state != COORD_READY || w->draining || w->out.n >= w->window) continue;
+    if (!best || w->out.n < best->out.n ||
+        (w->out.n == best->out.n && w->rate > best->rate * 1.5))
+      best = w;
+  }
+  return best;
+}
+
+/* The lowest unfinished closure: queues are in order. */
+static uint64_t coord_lowest(const tm_coordinator *c) {
+  const coord_item *head = coord_queue_head(&c->queue);
+  uint64_t low = head ? head->id : c->next_id;
+  for (int32_t i = 0; i < c->nworker; i++) {
+    head = coord_queue_head(&c->worker[i]->out);
+    if (head && head->id < low) low = head->id;
+  }
+  return low;
+}
+
+/* Hand `it` to w.  On failure the closure goes back to the front. */
+static bool coord_hand_out(tm_coordinator *c, coord_worker *w, coord_item *it,
+                           uint64_t lowest) {
+  tm_closure cl = {it->id,   lowest,  it->graph,
+                   it->narg, it->arg, it->value && tm_remote_value_wanted(it->value)};
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = w->link->submit(w->link, &cl, 1, &err);
+  if (s == TM_OK && (s = coord_queue_push(&w->out, it)) == TM_OK) {
+    c->running++;
+    return true;
+  }
+  coord_queue_push_front(&c->queue, it);
+  if (s != TM_EAGAIN && s != TM_EUNAVAILABLE) {
+    if (err.code == TM_OK)
+      tm_fail(&err, s, "closure %" PRIu64 " cannot be sent", it->id);
+    coord_fail(c, &err);
+  }
+  return false;
+}
+
+void coord_dispatch(tm_coordinator *c) {
+  coord_worker *w;
+  if (c->suspended || !coord_queue_head(&c->queue) || !(w = coord_pick(c))) return;
+  uint64_t lowest = coord_lowest(c);
+  do {
+    if (!coord_hand_out(c, w, coord_queue_pop(&c->queue), lowest)) return;
+  } while (coord_queue_head(&c->queue) && (w = coord_pick(c)));
+}
+
+/* --- completions (a worker's thread) --- */
+
+static void coord_pace(coord_worker *w, int32_t n) {
+  int64_t now = tm_now_ns();
+  double dt = (double)(now - w->last_ns) * 1e-9;
+  w->last_ns = now;
+  double rate = (double)n / (dt > 1e-7 ? dt : 1e-7);
+  w->rate = w->rate > 0 ? 0.8 * w->rate + 0.2 * rate : rate;
+  double want = w->rate * COORD_AHEAD_S;
+  w->window = want < COORD_WINDOW_MIN   ? COORD_WINDOW_MIN
+              : want > COORD_WINDOW_MAX ? COORD_WINDOW_MAX
+                                        : (size_t)want;
+}
+
+static void coord_account(tm_coordinator *c, coord_worker *w, const tm_completion *d) {
+  w->stats.reads += d->count.reads;
+  w->stats.updates += d->count.updates;
+  c->stats.reads += d->count.reads;
+  c->stats.updates += d->count.updates;
+  c->stats.bytes_read += d->count.bytes_read;
+  c->stats.bytes_updated += d->count.bytes_updated;
+  if (d->status) return;
+  w->stats.steps++;
+  c->stats.steps++;
+}
+
+/* A link that is being closed ends its closures as cancelled; they run again. */
+static bool coord_counts(const coord_worker *w, const tm_completion *d) {
+  return w->state == COORD_READY || d->status == TM_OK;
+}
+
+static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion *d) {
+  coord_item *it = coord_counts(w, d) ? coord_queue_remove(&w->out, d->id) : NULL;
+  if (!it) return; /* it was taken back when the worker was thought lost */
+  c->running--;
+  coord_account(c, w, d);
+  if (d->status == TM_EAGAIN) {
+    if (c->failed)
+      coord_cancel_item(it);
+    else
+      coord_queue_insert(&c->queue, it);
+    return;
+  }
+  if (d->status == TM_OK) {
+    if (it->value) tm_remote_value_set(it->value, d->out, d->nout);
+  } else {
+    if (it->value) tm_remote_value_fail(it->value, &d->err);
+    if (!(d->status == TM_ECANCELLED && c->failed)) coord_fail(c, &d->err);
+  }
+  coord_item_free(it);
+}
+
+void coord_on_done(void *ud, const tm_completion *d, int32_t n) {
+  coord_worker *w = ud;
+  tm_coordinator *c = w->owner;
+  pthread_mutex_lock(&c->mu);
+  coord_pace(w, n);
+  for (int32_t i = 0; i < n; i++) coord_finish(c, w, &d[i]);
+  if (!c->failed) coord_dispatch(c);
+  if (w->removing && w->out.n == 0) pthread_cond_signal(&c->work);
+  pthread_cond_broadcast(&c->changed);
+  pthread_mutex_unlock(&c->mu);
+}
+
+/* --- closures of a lost worker --- */
+
+/* The oldest one was running; one that ends every worker it meets is given up. */
+static bool coord_is_poison(const coord_worker *w, tm_err *err) {
+  coord_item *it = coord_queue_head(&w->out);
+  if (!it || ++it->tries < COORD_TRIES) return false;
+  tm_err_clear(err);
+  memcpy(err->task, w->task, sizeof err->task);
+  err->step = (int64_t)it->id;
+  tm_fail(err, TM_EABORTED, "closure %" PRIu64 " (%s) lost its worker %d times: %s",
+          it->id, it->graph->name, COORD_TRIES, w->why.msg);
+  return true;
+}
+
+void coord_take_back(tm_coordinator *c, coord_worker *w) {
+  tm_err err;
+  bool poison = coord_is_poison(w, &err);
+  c->running -= (int64_t)w->out.n;
+  c->stats.retries += w->out.n;
+  coord_queue_give_back(&c->queue, &w->out);
+  if (poison)
+    coord_fail(c, &err);
+  else if (c->failed)
+    coord_fail(c, &c->failure);
+  else
+    coord_dispatch(c);
+  pthread_cond_broadcast(&c->changed);
+}

@@ -1,0 +1,118 @@
+/*
+ * coord_parts.h - inside of the coordinator.  Included by coord*.c only.
+ *
+ *   coordinator.c      schedule, join, done; making and ending one
+ *   coord_dispatch.c   handing closures out, taking completions
+ *   coord_workers.c    the life of a worker: lost, away, back, removed
+ *   coord_resources.c  what lives on every worker
+ *
+ * Threads: everything here is guarded by the coordinator's mu, which the functions
+ *          below expect to be held unless they say otherwise.
+ */
+#ifndef TM_CLUSTER_COORD_PARTS_H
+#define TM_CLUSTER_COORD_PARTS_H
+
+#include <pthread.h>
+
+#include "cluster/coord_queue.h"
+#include "cluster/coordinator.h"
+
+enum { COORD_WINDOW_MIN = 2, COORD_WINDOW_MAX = 256 };
+
+typedef enum coord_state {
+  COORD_READY, /* has a link that works */
+  COORD_LOST,  /* its link broke and is to be closed */
+  COORD_AWAY,  /* no link: it is to be reached */
+  COORD_GONE   /* no link, for good */
+} coord_state;
+
+typedef struct coord_worker {
+  tm_coordinator *owner;
+  int32_t index;
+  coord_state state;
+  bool met;       /* was reached once */
+  bool draining;  /* gets no more closures */
+  bool removing;  /* by the user: gone once nothing is out */
+  bool unrefused; /* the incarnation before may still send UPDATEs */
+  bool keeping;   /* a thread looks after it */
+  bool kept;      /* that thread has ended and is to be joined */
+  pthread_t keeper;
+  pthread_cond_t wake; /* for the keeper */
+  tm_cancel cancel;    /* ends what the keeper waits for */
+  tm_worker_link *link;
+  int32_t pins; /* calls into link that are made without mu */
+  char task[48];
+  tm_err why;      /* it was lost, or cannot be reached */
+  coord_queue out; /* handed out, in order */
+  size_t window;
+  double rate; /* closures a second, smoothed */
+  int64_t last_ns;
+  int64_t there_ns; /* its link was attached */
+  int64_t pause_ns; /* before the next try to reach it */
+  tm_worker_stats stats;
+} coord_worker;
+
+typedef struct coord_resource {
+  uint64_t uid;
+  uint64_t made; /* how many were made so far, this one included */
+  uint64_t seed;
+  tm_dataset *ds;
+} coord_resource;
+
+struct tm_coordinator {
+  pthread_mutex_t mu;
+  pthread_cond_t changed; /* room, completion, error, the end of a keeper */
+  pthread_cond_t work;    /* for the janitor */
+  pthread_t janitor;
+  bool closing, suspended;
+  coord_queue queue;
+  tm_remote_hub *hub;
+  uint64_t next_id;
+  int64_t running;
+  bool failed, lost;
+  tm_err failure, lost_why;
+  int32_t nworker, max_worker, last_lost;
+  coord_worker **worker;
+  int64_t alone_ns, told_ns; /* work waits and no worker is ready since; 0: not so */
+  uint64_t made;             /* resources so far */
+  coord_resource *resource;  /* in order of making */
+  int32_t nresource, max_resource;
+  tm_coordinator_options opt;
+  tm_coordinator_stats stats;
+};
+
+/* --- coord_dispatch.c --- */
+
+void coord_item_free(coord_item *it);
+void coord_cancel_item(coord_item *it);
+bool coord_idle(const tm_coordinator *c); /* nothing queued, nothing out */
+/* Hand out what fits. */
+void coord_dispatch(tm_coordinator *c);
+/* The first error is kept; what is queued is cancelled, what runs is stopped. */
+void coord_fail(tm_coordinator *c, const tm_err *err);
+/* A worker's closures go back to their places, and on to others. */
+void coord_take_back(tm_coordinator *c, coord_worker *w);
+/* Of links; mu not held. */
+void coord_on_done(void *ud, const tm_completion *d, int32_t n);
+
+/* --- coord_workers.c --- */
+
+TM_CHECKED tm_status coord_worker_new(tm_coordinator *c, int32_t index,
+                                      coord_worker **out);
+void coord_worker_free(coord_worker *w);
+void coord_attach(coord_worker *w, tm_worker_link *link);
+/* Wait until nobody calls into w's link, take it away; NULL when there is none. */
+tm_worker_link *coord_detach(tm_coordinator *c, coord_worker *w);
+void *coord_janitor(void *c); /* a thread; mu not held */
+/* End all keepers and wait for them. */
+void coord_end_keepers(tm_coordinator *c);
+
+/* --- coord_resources.c --- */
+
+/* Make all of them on a link that nobody else uses yet.  Lets go of mu meanwhile: large
+ * datasets take long. */
+TM_CHECKED tm_status coord_resources_send(tm_coordinator *c, tm_worker_link *l,
+                                          tm_err *err);
+void coord_resources_free(tm_coordinator *c);
+
+#endif
