@@ -8,6 +8,7 @@
 
 /* Invariant: until a coordinator takes them the links are the session's. */
 static void session_free(tm_session *s) {
+  tm_recipes_release(&s->recipes);
   tm_vars_free(s->vars);
   for (int32_t i = 0; s->link && i < s->nlink; i++)
     if (s->link[i]) s->link[i]->close(s->link[i]);
@@ -61,6 +62,7 @@ tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
   s->worker_timeout_ns = (int64_t)(opt->worker_timeout * 1e9);
   s->link = tm_calloc((size_t)s->nlink, sizeof(tm_worker_link *));
   s->worker = tm_calloc(TM_MAX_TASKS, sizeof *s->worker);
+  s->keep_recipes = opt->ps_address && opt->on_ps_failure != TM_PS_RAISE;
   s->ps = tm_calloc((size_t)s->nps, sizeof(tm_ps_client *));
   s->store = tm_calloc((size_t)s->nps, sizeof(tm_store *));
   tm_status st = TM_OK;
@@ -107,6 +109,9 @@ tm_status tm_session_create(tm_session *s, tm_var_info *info, const tm_init *ini
   tm_status st = piece ? tm_vars_create_pieces(s->vars, info, piece, err)
                        : tm_vars_create(s->vars, info, init, err);
   if (s->excuse) s->excuse(s, false);
+  if (st == TM_OK && s->keep_recipes &&
+      tm_recipes_add(&s->recipes, s->vars->catalog, info, init, piece))
+    st = tm_nomem(err, "how a variable was made");
   return st ? st : session_tell_workers(s, info, err);
 }
 

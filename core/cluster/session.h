@@ -16,6 +16,14 @@ enum { TM_MAX_TASKS = 4096 };
 
 typedef struct tm_session tm_session;
 
+/* What is done when a ps is lost: requests and the coordinator fail for good; or what
+ * is on all ps, or on the lost ones, is to be restored (see below). */
+typedef enum tm_ps_failure {
+  TM_PS_RAISE,
+  TM_PS_RESTORE,
+  TM_PS_RESTORE_SHARDS
+} tm_ps_failure;
+
 typedef struct tm_session_options {
   int32_t nworker, nps;
   uint64_t seed; /* global seed of the workers' random numbers */
@@ -28,6 +36,7 @@ typedef struct tm_session_options {
   double connect_timeout;                       /* seconds */
   double chief_timeout;  /* seconds that tasks wait for the next chief; 0: for ever */
   double worker_timeout; /* seconds that work waits without any worker; 0: for ever */
+  tm_ps_failure on_ps_failure;
 } tm_session_options;
 
 /* Start (in this process) or connect to the tasks of a cluster. */
@@ -56,5 +65,37 @@ TM_CHECKED tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64
                                         tm_err *err);
 TM_CHECKED tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_stats *out,
                                          tm_err *err);
+
+/* --- restoring ---
+ *
+ * A ps that is lost ends requests to it with TM_EUNAVAILABLE; a thread of the session's
+ * suspends the coordinator and starts the ps anew as soon as it is there again (all of
+ * them under TM_PS_RESTORE).  The rest is done by the host's thread:
+ *
+ *     while (tm_session_lost(s, &why)) {
+ *       tm_session_await(s, -1, cancel, err);   -- they are there again
+ *       tm_session_remake(s, fresh, err);       -- variables with their initial values
+ *       ...values from a checkpoint...
+ *       tm_session_go_on(s, &on);               -- training goes on
+ *     }
+ *
+ * One that is lost meanwhile takes it back to the beginning.
+ */
+
+/* Is a ps lost, and not yet restored?  *why names the first one. */
+bool tm_session_lost(tm_session *s, tm_err *why);
+/* A request to this task failed ("/job:ps/task:0"): it counts as lost.  NULL: all that
+ * began anew and was not restored is to begin again. */
+void tm_session_suspect(tm_session *s, const char *task);
+/* TM_ETIMEOUT: not all are there yet. TM_EABORTED: another chief is in charge. */
+TM_CHECKED tm_status tm_session_await(tm_session *s, int64_t timeout_ns,
+                                      tm_cancel *cancel, tm_err *err);
+/* fresh[k]: ps k began anew.  Its shards are made again. */
+TM_CHECKED tm_status tm_session_remake(tm_session *s, bool *fresh, tm_err *err);
+/* *on: nothing is lost any more, the coordinator works. */
+void tm_session_go_on(tm_session *s, bool *on);
+/* Variable i of those that are made again; false: there are no more.  *lossy: it is
+ * made of zeros, its first value was too large to be kept. */
+bool tm_session_recipe(tm_session *s, size_t i, tm_var_info **info, bool *lossy);
 
 #endif

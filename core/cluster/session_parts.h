@@ -6,6 +6,7 @@
 #define TM_CLUSTER_SESSION_PARTS_H
 
 #include "cluster/session.h"
+#include "cluster/session_recipe.h"
 
 typedef struct session_worker {
   char task[48];
@@ -35,6 +36,8 @@ struct tm_session {
    * until the time to connect is up. */
   tm_status (*reach)(tm_session *s, int32_t index, const session_worker *w,
                      tm_cancel *cancel, tm_worker_link **out, tm_err *err);
+  session_recipes recipes; /* kept where a ps may begin anew */
+  bool keep_recipes;
   struct session_remote *remote; /* of a cluster of other processes */
   /* While on, ps may be silent for long: they make large shards. */
   void (*excuse)(tm_session *s, bool on);

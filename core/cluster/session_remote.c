@@ -18,8 +18,12 @@
  * The control connection to a ps is only watched: when it is lost, so is the cluster.
  * The coordinator is told, and the chief's own requests to that ps end.
  *
- * Invariant: a ps's `lost` is set once and never reset; `coordinator` and `why` are
- * guarded by mu, which is held while the coordinator is told, so that it lives.
+ * Invariants:
+ *   (1) Each control connection has a number; the end of one that was replaced says
+ *       nothing.
+ *   (2) `lost` of a ps is set when it is lost, and reset only by the host's thread when
+ *       the ps was started anew (session_mend.c).
+ *   (3) mu is held while the coordinator is told, so that it lives.
  */
 
 void tm_session_abort(session_remote *r, const tm_err *why) {
@@ -31,9 +35,15 @@ void tm_session_abort(session_remote *r, const tm_err *why) {
   pthread_mutex_unlock(&r->mu);
 }
 
+/* A control connection: the user pointer of its tm_conn. */
+typedef struct session_tie {
+  session_ps *p;
+  uint32_t number;
+} session_tie;
+
 /* The only thing that a ps says by itself is that it serves another chief now. */
 static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
-  session_ps *p = tm_conn_user(c);
+  session_ps *p = ((session_tie *)tm_conn_user(c))->p;
   tm_unpacker u;
   tm_err err;
   (void)ud;
@@ -44,32 +54,48 @@ static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
   if (err.code == TM_EABORTED) tm_session_abort(p->owner, &err);
 }
 
-/* The one place where a ps is lost (loop thread). */
+/* The one place where a ps is lost (mu held). */
 static void remote_ps_lost(session_ps *p, const tm_err *why) {
   session_remote *r = p->owner;
-  pthread_mutex_lock(&r->mu);
-  /* Not when aborted: then its answers say why. */
-  if (r->why.code != TM_EABORTED) tm_cancel_set(&p->lost);
-  if (r->why.code == TM_OK && !r->closing) {
+  bool first = r->why.code == TM_OK;
+  if (r->why.code == TM_EABORTED) return; /* its answers say why */
+  tm_cancel_set(&p->lost);
+  if (r->closing) return;
+  if (first) {
     tm_fail(&r->why, TM_EUNAVAILABLE, "%s is lost: %s", p->task, why->msg);
     memcpy(r->why.task, p->task, sizeof r->why.task);
-    if (r->coordinator) tm_coordinator_lose(r->coordinator, &r->why);
   }
-  pthread_mutex_unlock(&r->mu);
+  if (r->mender)
+    tm_mender_lost(p);
+  else if (first && r->coordinator)
+    tm_coordinator_lose(r->coordinator, &r->why);
 }
 
 static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
+  session_tie *tie = tm_conn_user(c);
+  session_remote *r = tie->p->owner;
   (void)ud;
-  remote_ps_lost(tm_conn_user(c), why);
+  pthread_mutex_lock(&r->mu);
+  if (tie->number == tie->p->number) remote_ps_lost(tie->p, why);
+  pthread_mutex_unlock(&r->mu);
+  tm_free(tie, sizeof *tie);
 }
 
 static void session_excuse(tm_session *s, bool on) {
   session_remote *r = s->remote;
-  for (int32_t i = 0; i < r->nps; i++) tm_conn_excuse(r->ps[i].control, on);
+  pthread_mutex_lock(&r->mu);
+  r->excused = on;
+  for (int32_t i = 0; i < r->nps; i++)
+    if (r->ps[i].control) tm_conn_excuse(r->ps[i].control, on);
+  pthread_mutex_unlock(&r->mu);
 }
 
 static void session_watch(tm_session *s, tm_coordinator *c) {
   session_remote *r = s->remote;
+  if (r->mender) {
+    tm_mender_watch(r, c);
+    return;
+  }
   pthread_mutex_lock(&r->mu);
   r->coordinator = c;
   if (c && r->why.code != TM_OK) tm_coordinator_lose(c, &r->why);
@@ -82,6 +108,7 @@ static void session_stop_remote(tm_session *s) {
   pthread_mutex_lock(&r->mu);
   r->closing = true;
   pthread_mutex_unlock(&r->mu);
+  tm_mender_free(r);
   tm_netloop_free(r->loop);
   for (int32_t i = 0; r->ps && i < r->nps; i++) tm_conn_unref(r->ps[i].control);
   tm_free(r->ps, (size_t)r->nps * sizeof *r->ps);
@@ -183,11 +210,16 @@ tm_remote_options tm_session_remote_options(const session_remote *r, int32_t ind
   return ro;
 }
 
-tm_status tm_session_dial_ps(session_remote *r, int32_t i, const tm_remote_options *opt,
-                             tm_err *err) {
+tm_status tm_session_dial_ps(session_ps *p, uint32_t number,
+                             const tm_remote_options *opt, tm_conn **out, tm_err *err) {
   static const tm_conn_events events = {NULL, remote_ps_message, remote_ps_closed,
                                         NULL};
-  return tm_remote_ps(opt, &events, &r->ps[i], &r->ps[i].control, err);
+  session_tie *tie = tm_malloc(sizeof *tie);
+  if (!tie) return tm_nomem(err, "a connection");
+  *tie = (session_tie){p, number};
+  tm_status s = tm_remote_ps(opt, &events, tie, out, err);
+  if (s) tm_free(tie, sizeof *tie);
+  return s;
 }
 
 static void remote_name(char out[48], const char *job, const char *const *names,
@@ -245,7 +277,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   if (!o->cluster_id[0])
     tm_cluster_id(o->worker_address, o->nworker, o->ps_address, o->nps,
                   r->self.cluster);
-  return TM_OK;
+  return o->on_ps_failure == TM_PS_RAISE ? TM_OK : tm_mender_new(r, o->on_ps_failure);
 }
 
 /* The term after all that the tasks granted. */
@@ -273,7 +305,7 @@ tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
   for (int32_t i = 0; i < o->nps; i++) {
     tm_remote_options ro = tm_session_remote_options(r, i, r->address[i]);
     ro.task = r->ps[i].task;
-    TM_TRY(tm_session_dial_ps(r, i, &ro, err));
+    TM_TRY(tm_session_dial_ps(&r->ps[i], 0, &ro, &r->ps[i].control, err));
     TM_TRY(tm_session_data(r, i, true, &s->ps[i], err));
   }
   return TM_OK;

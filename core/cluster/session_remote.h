@@ -10,12 +10,21 @@
 #include "cluster/remote.h"
 #include "cluster/session_parts.h"
 
+typedef enum session_ps_state {
+  SESSION_UP,
+  SESSION_LOST,    /* not there, or about to begin anew */
+  SESSION_DIALLED, /* the mender is starting it */
+  SESSION_FRESH    /* began anew: it holds nothing */
+} session_ps_state;
+
 typedef struct session_ps {
   struct session_remote *owner;
   int32_t index;
   char task[48];
-  tm_conn *control;
-  tm_cancel lost; /* ends the chief's requests to it */
+  tm_conn *control;       /* guarded by mu; NULL: none */
+  session_ps_state state; /* guarded by mu */
+  uint32_t number;        /* guarded by mu: of its control connection */
+  tm_cancel lost;         /* ends the chief's requests to it */
 } session_ps;
 
 typedef struct session_remote {
@@ -24,11 +33,12 @@ typedef struct session_remote {
   int32_t nps, ntask;
   session_ps *ps;
   pthread_mutex_t mu;
-  tm_coordinator *coordinator; /* guarded by mu */
-  bool closing;                /* guarded by mu */
+  tm_coordinator *coordinator; /* guarded by mu; changed with `life` held too */
+  bool closing, excused;       /* guarded by mu */
   tm_err why; /* guarded by mu: of the first ps that was lost; code TM_OK: none */
-  char (*address)[280];  /* ntask: of the ps, then of the workers */
-  const char **ps_where; /* nps: addresses of the ps */
+  struct session_mender *mender; /* NULL: what is lost is lost */
+  char (*address)[280];          /* ntask: of the ps, then of the workers */
+  const char **ps_where;         /* nps: addresses of the ps */
   tm_hello self;
   tm_start start;  /* what every task is told; index is not set */
   tm_cancel hurry; /* the coordinator is being closed */
@@ -39,11 +49,22 @@ void tm_session_abort(session_remote *r, const tm_err *why);
 /* How task `index` at an address is started. */
 tm_remote_options tm_session_remote_options(const session_remote *r, int32_t index,
                                             const char *address);
-/* A control connection to ps i: it begins anew.  Its end is told by the session. */
-TM_CHECKED tm_status tm_session_dial_ps(session_remote *r, int32_t i,
-                                        const tm_remote_options *opt, tm_err *err);
+/* A control connection to ps p, which begins anew.  When it ends and p->number is still
+ * `number`, p is lost. */
+TM_CHECKED tm_status tm_session_dial_ps(session_ps *p, uint32_t number,
+                                        const tm_remote_options *opt, tm_conn **out,
+                                        tm_err *err);
 /* A data connection to ps i. */
 TM_CHECKED tm_status tm_session_data(session_remote *r, int32_t i, bool retry,
                                      tm_ps_client **out, tm_err *err);
+
+/* --- session_mend.c --- */
+
+TM_CHECKED tm_status tm_mender_new(session_remote *r, tm_ps_failure policy);
+void tm_mender_free(session_remote *r); /* before the loop */
+/* p is lost, why is noted (mu held). */
+void tm_mender_lost(session_ps *p);
+/* The coordinator comes, or goes (NULL). */
+void tm_mender_watch(session_remote *r, tm_coordinator *c);
 
 #endif

@@ -48,6 +48,11 @@ TM_CHECKED tm_status tm_vars_create(tm_vars *v, tm_var_info *info, const tm_init
 /* The same with one value a shard (init functions of users). */
 TM_CHECKED tm_status tm_vars_create_pieces(tm_vars *v, tm_var_info *info,
                                            tm_tensor *const *piece, tm_err *err);
+/* Make the shards of a known variable again that live on ps k with lane[k].  piece as
+ * above, or NULL: init. */
+TM_CHECKED tm_status tm_vars_remake(tm_vars *v, tm_var_info *info, const tm_init *init,
+                                    tm_tensor *const *piece, const bool *lane,
+                                    tm_err *err);
 TM_CHECKED tm_status tm_vars_drop(tm_vars *v, uint64_t uid, tm_err *err);
 
 /* Send only, then wait: the worker sends READ n+1 with UPDATE n.  tm_vars_begin copies

@@ -97,6 +97,35 @@ tm_status tm_vars_create(tm_vars *v, tm_var_info *info, const tm_init *init,
   return s;
 }
 
+/* The value of shard k of a variable that began with init.value. */
+static tm_status create_slice(const tm_var_info *info, int32_t k, const tm_init *init,
+                              tm_tensor **out, tm_err *err) {
+  *out = NULL;
+  if (strcmp(init->kind, "value") != 0) return TM_OK;
+  if (info->nshard > 1)
+    return tm_tensor_rows(init->value, info->shard[k].offset, info->shard[k].rows, out,
+                          err);
+  *out = tm_tensor_ref(init->value);
+  return TM_OK;
+}
+
+tm_status tm_vars_remake(tm_vars *v, tm_var_info *info, const tm_init *init,
+                         tm_tensor *const *piece, const bool *lane, tm_err *err) {
+  static const tm_init by_value = {.kind = "value"};
+  for (int32_t k = 0; k < info->nshard; k++) {
+    if (info->shard[k].ps < 0 || !lane[info->shard[k].ps]) continue;
+    tm_tensor *value = NULL;
+    if (piece)
+      value = tm_tensor_ref(piece[k]);
+    else
+      TM_TRY(create_slice(info, k, init, &value, err));
+    tm_status s = create_shard(v, info, k, piece ? &by_value : init, value, err);
+    tm_tensor_unref(value);
+    TM_TRY(s);
+  }
+  return TM_OK;
+}
+
 tm_status tm_vars_drop(tm_vars *v, uint64_t uid, tm_err *err) {
   tm_var_info *info = tm_catalog_get(v->catalog, uid);
   if (!info) return TM_OK;

@@ -233,6 +233,14 @@ static void push_ps_stats(lua_State *L, tm_session *s, int32_t k) {
   lua_setfield(L, t, "state");
 }
 
+/* coordinator:steps(): closures done so far */
+static int coordinator_steps(lua_State *L) {
+  tm_coordinator_stats st;
+  tm_coordinator_get_stats(check_coordinator(L, 1), &st, NULL, 0);
+  tm_lua_push_int64(L, (int64_t)st.steps);
+  return 1;
+}
+
 /* coordinator:stats() */
 static int coordinator_stats(lua_State *L) {
   tm_coordinator *c = check_coordinator(L, 1);
@@ -309,15 +317,12 @@ static int remote_wait(lua_State *L) {
 }
 
 void tm_lua_open_cluster(lua_State *L, int core) {
-  static const luaL_Reg coordinator[] = {{"check", coordinator_check},
-                                         {"schedule", coordinator_schedule},
-                                         {"join", coordinator_join},
-                                         {"wait_room", coordinator_wait_room},
-                                         {"done", coordinator_done},
-                                         {"add_iterator", coordinator_add_iterator},
-                                         {"stats", coordinator_stats},
-                                         {"close", coordinator_close},
-                                         {NULL, NULL}};
+  static const luaL_Reg coordinator[] = {
+      {"check", coordinator_check}, {"schedule", coordinator_schedule},
+      {"join", coordinator_join},   {"wait_room", coordinator_wait_room},
+      {"done", coordinator_done},   {"add_iterator", coordinator_add_iterator},
+      {"stats", coordinator_stats}, {"steps", coordinator_steps},
+      {"close", coordinator_close}, {NULL, NULL}};
   static const luaL_Reg remote[] = {{"done", remote_done},
                                     {"step", remote_step},
                                     {"wait", remote_wait},

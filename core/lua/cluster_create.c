@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "lua/cluster_restore.h"
 #include "lua/convert.h"
 #include "lua/route.h"
 #include "lua/value.h"
@@ -104,6 +105,8 @@ static int session_open(lua_State *L) {
   if (o.worker_task && n != o.nworker) o.worker_task = NULL;
   o.ps_task = opt_strings(L, "ps_tasks", &n);
   if (o.ps_task && n != o.nps) o.ps_task = NULL;
+  lua_getfield(L, 1, "on_ps_failure");
+  o.on_ps_failure = (tm_ps_failure)tm_lua_check_ps_failure(L, -1);
   lua_getfield(L, 1, "cluster_id");
   snprintf(o.cluster_id, sizeof o.cluster_id, "%s", luaL_optstring(L, -1, ""));
   tm_lua_session *b = lua_newuserdatauv(L, sizeof *b, 1);
@@ -195,8 +198,15 @@ void tm_lua_open_session(lua_State *L, int core) {
   static const luaL_Reg session[] = {{"create", session_create},
                                      {"coordinator", tm_lua_session_coordinator},
                                      {"stop_tasks", session_stop_tasks},
+                                     {"lost", tm_lua_session_lost},
+                                     {"suspect", tm_lua_session_suspect},
+                                     {"await", tm_lua_session_await},
+                                     {"remake", tm_lua_session_remake},
+                                     {"go_on", tm_lua_session_go_on},
+                                     {"vars", tm_lua_session_vars},
                                      {"close", session_close},
                                      {NULL, NULL}};
+  tm_lua_open_restore(tm_lua_ctx(L));
   tm_lua_new_class(L, SESSION_MT, session, session_close);
   lua_pushcfunction(L, session_open);
   lua_setfield(L, core, "session");

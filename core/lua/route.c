@@ -17,6 +17,8 @@ struct tm_router {
   tm_state state; /* first: a router is a tm_state */
   tm_vars *local;
   tm_map *home;
+  bool (*mend)(void *ud, tm_vars *v, tm_status *s, tm_err *err); /* may be NULL */
+  void *mend_ud;
 };
 
 static char router_gone; /* its address is the mark */
@@ -48,16 +50,27 @@ static tm_status router_single(tm_router *r, const tm_update *up, int32_t nup,
   return TM_OK;
 }
 
+/* The exchange with one tm_vars, again after what was lost was restored. */
+static tm_status router_one(tm_router *r, tm_vars *v, const tm_update *up, int32_t nup,
+                            tm_read *rd, int32_t nrd, tm_err *err) {
+  for (;;) {
+    tm_status s = v->state.exchange(&v->state, up, nup, rd, nrd, err);
+    if (s != TM_EUNAVAILABLE || v == r->local || !r->mend) return s;
+    if (!r->mend(r->mend_ud, v, &s, err)) return s;
+    if (err) tm_err_clear(err);
+  }
+}
+
 static tm_status router_each(tm_router *r, const tm_update *up, int32_t nup,
                              tm_read *rd, int32_t nrd, tm_err *err) {
   tm_vars *v;
   for (int32_t i = 0; i < nup; i++) {
     TM_TRY(router_find(r, up[i].uid, &v, err));
-    TM_TRY(v->state.exchange(&v->state, &up[i], 1, NULL, 0, err));
+    TM_TRY(router_one(r, v, &up[i], 1, NULL, 0, err));
   }
   for (int32_t i = 0; i < nrd; i++) {
     TM_TRY(router_find(r, rd[i].uid, &v, err));
-    TM_TRY(v->state.exchange(&v->state, NULL, 0, &rd[i], 1, err));
+    TM_TRY(router_one(r, v, NULL, 0, &rd[i], 1, err));
   }
   return TM_OK;
 }
@@ -67,7 +80,7 @@ static tm_status router_exchange(tm_state *s, const tm_update *up, int32_t nup,
   tm_router *r = (tm_router *)(void *)s;
   tm_vars *v;
   TM_TRY(router_single(r, up, nup, rd, nrd, &v, err));
-  if (v) return v->state.exchange(&v->state, up, nup, rd, nrd, err);
+  if (v) return router_one(r, v, up, nup, rd, nrd, err);
   return router_each(r, up, nup, rd, nrd, err);
 }
 
@@ -122,4 +135,11 @@ void tm_router_forget(tm_router *r, tm_vars *vars) {
     TM_DCHECK(s == TM_OK);
     (void)s;
   }
+}
+
+void tm_router_set_mend(tm_router *r,
+                        bool (*fn)(void *ud, tm_vars *v, tm_status *s, tm_err *err),
+                        void *ud) {
+  r->mend = fn;
+  r->mend_ud = ud;
 }

@@ -25,5 +25,11 @@ void tm_router_del(tm_router *r, uint64_t uid);
 void tm_router_forget(tm_router *r, tm_vars *vars);
 /* Where a uid lives; NULL when its cluster was forgotten. */
 tm_vars *tm_router_vars(tm_router *r, uint64_t uid);
+/* Have fn called when the variables of v, a cluster's, cannot be reached
+ * (TM_EUNAVAILABLE): true, the exchange is tried again; false, it ends with *s and
+ * *err, which fn may change. */
+void tm_router_set_mend(tm_router *r,
+                        bool (*fn)(void *ud, tm_vars *v, tm_status *s, tm_err *err),
+                        void *ud);
 
 #endif

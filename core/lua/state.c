@@ -63,6 +63,7 @@ static tm_scope *state_outer_scope(lua_State *L) {
 tm_scope *tm_lua_scope(lua_State *L) {
   luaL_checkstack(L, 6, "scope");
   tm_lua *ctx = tm_lua_ctx(L);
+  ctx->running = L;
   lua_rawgetp(L, LUA_REGISTRYINDEX, &scopes_key);
   lua_pushthread(L);
   lua_rawget(L, -2);

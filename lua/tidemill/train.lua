@@ -10,6 +10,7 @@ local state = require "tidemill.train.state"
 local M = {
   Checkpoint = checkpoint.new,
   CheckpointManager = manager.new,
+  is_manager = manager.is,
 }
 
 local POLL = 0.25 -- seconds between two looks at a directory

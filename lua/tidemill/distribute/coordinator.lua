@@ -5,6 +5,7 @@ local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local restoring = require "tidemill.distribute.restoring"
 local tm = require "tidemill.lib.lazy"
 local wait = require "tidemill.distribute.wait"
 
@@ -80,8 +81,24 @@ end
 
 -- --- the coordinator ---
 
+---@class tm.ClusterCoordinator
+---@field checkpoint_manager tm.train.CheckpointManager?  what a lost ps is restored from
 local Coordinator = { __name = "tm.ClusterCoordinator" }
-Coordinator.__index = Coordinator
+
+function Coordinator.__index(self, key)
+  if key == "checkpoint_manager" then return rawget(self, "_manager") end
+  return Coordinator[key]
+end
+
+function Coordinator.__newindex(self, key, value)
+  if key ~= "checkpoint_manager" then return rawset(self, key, value) end
+  if value ~= nil and (type(value) ~= "table" or not tm.train.is_manager(value)) then
+    errors.raise("invalid_argument", "coordinator.checkpoint_manager is a tm.train.CheckpointManager, got %s",
+      type(value))
+  end
+  if value then value:_count_by(function() return self._handle and self._handle:steps() end) end
+  rawset(self, "_manager", value)
+end
 
 local function new(strategy, opts)
   local o = options.read("ClusterCoordinator", opts, { queue_size = 262144 })
@@ -89,6 +106,7 @@ local function new(strategy, opts)
   return setmetatable({
     strategy = strategy, _handle = strategy._session:coordinator(o.queue_size),
     _functions = setmetatable({}, { __mode = "k" }), _checked = setmetatable({}, { __mode = "k" }),
+    _detach = restoring.attend(strategy),
   }, Coordinator)
 end
 
@@ -217,7 +235,21 @@ function Coordinator:create_per_worker_dataset(source, opts)
 end
 
 --- Counters since this coordinator began.
-function Coordinator:stats() return self:_open():stats() end
+function Coordinator:stats()
+  local s = self:_open():stats()
+  s.rollbacks = restoring.rollbacks(self.strategy)
+  return s
+end
+
+--- Have fn{ path, closures, ps } called, on the script's thread, after what a lost ps
+--- held was restored: from which checkpoint (nil: none), how many functions done since
+--- then are lost, on which ps.
+function Coordinator:on_restore(fn)
+  if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
+    errors.raise("invalid_argument", "on_restore takes a function, got %s", type(fn))
+  end
+  restoring.listen(self.strategy, fn)
+end
 
 --- The counters as text for people.
 function Coordinator:status()
@@ -235,6 +267,7 @@ function Coordinator:status()
 end
 
 function Coordinator:_close()
+  self._detach()
   if self._handle then self._handle:close() end
   self._handle = nil
 end

@@ -7,6 +7,7 @@ local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local placement = require "tidemill.distribute.placement"
+local restoring = require "tidemill.distribute.restoring"
 local scopes = require "tidemill.scope"
 local tm = require "tidemill.lib.lazy"
 local trace = require "tidemill.trace"
@@ -77,11 +78,16 @@ local function later(o)
         name, tostring(o[name]))
     end
   end
-  for _, name in ipairs { "on_ps_failure", "preemption_checkpoint", "secret", "tls" } do
+  for _, name in ipairs { "preemption_checkpoint", "secret", "tls" } do
     if o[name] ~= nil then
       errors.raise("unimplemented", "ParameterServerStrategy: %s is not available in this version", name)
     end
   end
+end
+
+local function check_ps_failure(policy)
+  if policy == nil or policy == "restore" or policy == "restore_shards" then return end
+  bad('on_ps_failure is "restore" or "restore_shards" (nil: raise), got %s', tostring(policy))
 end
 
 --- Names of a job's tasks; there may be gaps.
@@ -93,7 +99,7 @@ end
 
 local function open_session(resolver, spec, o)
   local args = { heartbeat_interval = o.heartbeat_interval, heartbeat_timeout = o.heartbeat_timeout,
-    chief_timeout = o.chief_timeout, worker_timeout = o.worker_timeout }
+    chief_timeout = o.chief_timeout, worker_timeout = o.worker_timeout, on_ps_failure = o.on_ps_failure }
   if resolver.in_process then
     args.workers, args.ps = resolver.workers, resolver.ps
   else
@@ -108,6 +114,7 @@ end
 local function new(resolver, opts)
   local o = options.read("ParameterServerStrategy", opts, known)
   later(o)
+  check_ps_failure(o.on_ps_failure)
   for _, name in ipairs { "heartbeat_interval", "heartbeat_timeout", "chief_timeout" } do
     options.number("ParameterServerStrategy", name, o[name], 0)
   end
@@ -126,6 +133,7 @@ local function new(resolver, opts)
   for i = 1, self.num_ps do self._held[i] = 0 end
   self._ps_tasks, self._worker_tasks = task_names(spec, "ps"), task_names(spec, "worker")
   self._session = open_session(resolver, spec, o)
+  if o.on_ps_failure then restoring.watch(self, o.on_ps_failure) end
   return self
 end
 
@@ -192,7 +200,9 @@ function Strategy:create_variable(spec)
   end
   local init = spec.init
   if spec.fn then init = pieces(spec.fn, shape, dtype, shards) end
-  local uid, handle = self._session:create(spec.name or "", dtype, shape, shards, init, spec.user ~= false)
+  local session = self._session
+  local uid, handle = restoring.call(self, session.create, session, spec.name or "", dtype, shape, shards, init,
+    spec.user ~= false)
   local list = {}
   for k, s in ipairs(shards) do
     list[k] = { ps = s[1], device = self._ps_tasks[s[1] + 1], offset = s[2], rows = s[3] }

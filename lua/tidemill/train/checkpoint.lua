@@ -66,10 +66,13 @@ local function check_path(where, path)
   return (path:gsub("(.)/+$", "%1"))
 end
 
+--- fn(), again when a ps was lost under it and restored.
+local function again(fn) return require("tidemill.distribute.restoring").again(fn) end
+
 --- Write a checkpoint of exactly this path, without number: the path, or nil and why not.
 function methods:write(path)
   path = check_path("write", path)
-  return saving.save(path, tree.walk(rawget(self, "_root")))
+  return again(function() return saving.save(path, tree.walk(rawget(self, "_root"))) end)
 end
 
 --- Write PREFIX-N, N being save_counter: the path, or nil and why not.
@@ -100,12 +103,19 @@ function methods:restore(path)
     path = check_path("restore", path)
     counter(self)
   end
-  return status.restore(self, rawget(self, "_root"), path)
+  return again(function() return status.restore(self, rawget(self, "_root"), path) end)
 end
 
 --- As restore, without save_counter.
 function methods:read(path)
-  return status.restore(self, rawget(self, "_root"), check_path("read", path))
+  path = check_path("read", path)
+  return again(function() return status.restore(self, rawget(self, "_root"), path) end)
+end
+
+--- Restore what is here, or only what lives on some ps, after a ps was lost.
+function methods:_bring_back(path, only)
+  counter(self)
+  return status.restore(self, rawget(self, "_root"), path, only)
 end
 
 --- Checkpoint{ model = m, ... }

@@ -110,7 +110,7 @@ function M.new(checkpoint, directory, given)
   local o = options.read("CheckpointManager", given, known)
   check(o)
   local self = { checkpoint = checkpoint, directory = directory:gsub("(.)/+$", "%1"), _o = o,
-    checkpoint_interval = o.checkpoint_interval }
+    checkpoint_interval = o.checkpoint_interval, _marks = {} }
   adopt(self)
   return setmetatable(self, Manager)
 end
@@ -167,6 +167,16 @@ local function due(self, now, check_interval)
   return not check_interval or now >= self._last_step + self.checkpoint_interval
 end
 
+--- Note at how many functions each checkpoint was made: count() says how many are done.
+function methods:_count_by(count) self._count = count end
+
+--- Only those that the list still has.
+local function mark(self, path, at)
+  local marks = { [path] = at }
+  for _, p in ipairs(self.checkpoints) do marks[p] = marks[p] or self._marks[p] end
+  self._marks = marks
+end
+
 local function read_save(given, more)
   local o = type(given) == "table" and given or more
   o = options.read("save", o, { "checkpoint_number", check_interval = true })
@@ -182,6 +192,7 @@ function methods:save(given, more)
   local now = self.checkpoint_interval and step(self)
   if not due(self, now, o.check_interval) then return nil end
   local prefix = state.join(self.directory, self._o.checkpoint_name)
+  local at = self._count and self._count()
   local path, err = self.checkpoint:save(prefix, { number = o.checkpoint_number, keep_state = true })
   if not path then return nil, err end
   local _, name = state.split(path)
@@ -189,6 +200,7 @@ function methods:save(given, more)
   ok, err = record(self, name, self._forget)
   if not ok then return nil, err end
   self._forget, self._last_step = nil, now
+  mark(self, path, at)
   local leave, gone = sweep(self)
   delete(self, gone)
   if #leave > 0 then ok, err = record(self, nil, leave) end
@@ -203,11 +215,15 @@ function methods:restore_or_initialize()
     local status, err = self.checkpoint:restore(path)
     if not status then return nil, err end
     if self.checkpoint_interval then self._last_step = step(self) end
+    mark(self, path, self._count and self._count())
     return path
   end
   if self._o.init_fn then self._o.init_fn() end
   return nil
 end
+
+--- Is x a CheckpointManager?
+function M.is(x) return getmetatable(x) == Manager end
 
 function Manager:__tostring() return ("tm.train.CheckpointManager(%q)"):format(self.directory) end
 

@@ -61,25 +61,31 @@ end
 
 --- What the holders of a variable are to load: themselves, or the shards of one that was
 --- put together by hand.
-local function loads(list, l, optimizer, slot)
+local function loads(self, list, l, optimizer, slot)
   local v, from = l.variable, 0
+  local function add(part, shard, at)
+    list[#list + 1] = { uid = part._uid, shard = shard, name = l.found, from = at, optimizer = optimizer, slot = slot }
+    self.brought[part._uid] = true
+  end
   for _, part in ipairs(v._uid and { v } or v.variables) do
-    list[#list + 1] = { uid = part._uid, shard = part._shard, name = l.found, from = from, optimizer = optimizer,
-      slot = slot }
+    if not self.only then add(part, part._shard, from) end
+    for k, s in ipairs(self.only and part.shards or {}) do
+      if self.only[s.ps] then add(part, part._shard or k - 1, from + (part._shard and 0 or s.offset)) end
+    end
     from = from + (part.shape[1] or 1)
   end
 end
 
 local put, load = {}, {}
 
-function load.variable(list, l) loads(list, l) end
+function load.variable(self, list, l) loads(self, list, l) end
 
 --- Numbers of the slots as the rule "slot" of a ps has them (core/ps/rule.h).
 local slot_number = {
   momentum = 0, rms = 1, mg = 2, accumulator = 3, accum_grad = 4, accum_var = 5, m = 6, v = 7, vhat = 8, linear = 9,
 }
 
-function load.slot(list, l) loads(list, l, l.optimizer.uid, slot_number[l.slot]) end
+function load.slot(self, list, l) loads(self, list, l, l.optimizer.uid, slot_number[l.slot]) end
 
 function put.tensor(self, l) l.holder[l.key] = read(self, l.found) end
 
@@ -164,7 +170,7 @@ local function fill(self, todo)
   local list = {}
   for _, l in ipairs(todo) do
     if load[l.kind] then
-      load[l.kind](list, l)
+      load[l.kind](self, list, l)
     elseif l.kind == "tensor" then
       must(self.reader:check(l.found))
     end
@@ -184,7 +190,7 @@ local function resolve(self)
   local todo = {}
   self.missing = {}
   for _, l in ipairs(walk.leaves) do
-    if not self.done[l.name] then
+    if not self.done[l.name] and (not self.only or load[l.kind]) then
       if match(self, l, walk.aliases) then
         todo[#todo + 1] = l
       elseif l.kind ~= "slot" and l.name ~= "save_counter" then -- write() does not count
@@ -193,7 +199,7 @@ local function resolve(self)
     end
   end
   fill(self, todo)
-  new_values(self, walk)
+  if not self.only then new_values(self, walk) end
 end
 
 local function unused(self)
@@ -221,12 +227,22 @@ end
 
 -- --- later ---
 
+--- After a layer was built, whoever waits looks again.
+local function watch_builds()
+  local ensure_built = Layer.ensure_built
+  function Layer:ensure_built(x)
+    if self.built then return end
+    ensure_built(self, x)
+    M.look_again()
+  end
+end
+
 local watched = false
 
 local function wait(self)
   if not watched then
     watched = true
-    Layer.after_build(function() M.look_again() end)
+    watch_builds()
   end
   waiting[self.owner] = self
   for object in pairs(self.walked) do waiting[object] = self end
@@ -272,15 +288,17 @@ end
 local function restore(self)
   open(self)
   settle(self)
+  if self.only then stop(self) end
   if self.reader then wait(self) end
 end
 
 --- Restore a checkpoint's table from a path: a status, or nil and the error.  No path:
 --- nothing is restored, and the status says so.
-function M.restore(owner, root, path)
+---@param only? table<integer, boolean>  indices of ps: only what lives there, now
+function M.restore(owner, root, path, only)
   local self = setmetatable({ owner = owner, root = root, path = path, tensors = {}, values = {}, aliases = {},
-    used = {}, done = {}, missing = {} }, Status)
-  if waiting[owner] then stop(waiting[owner]) end
+    used = {}, done = {}, missing = {}, only = only, brought = {} }, Status)
+  if waiting[owner] and not only then stop(waiting[owner]) end
   if path == nil then return self end
   local ok, err = pcall(restore, self)
   if ok then return self end
