@@ -18,6 +18,8 @@
  *       incarnation; only then it is queued again.
  */
 enum { COORD_TRIES = 64 }; /* workers that a closure may lose before it is to blame */
+#define COORD_LATE_NS  2000000   /* without a completion for so long: a straggler */
+#define COORD_AGAIN_NS 100000000 /* before it is asked again for the same */
 static const double COORD_AHEAD_S = 0.002; /* work that a worker may hold */
 
 void coord_item_free(coord_item *it) {
@@ -112,7 +114,10 @@ void coord_dispatch(tm_coordinator *c) {
 
 /* --- completions (a worker's thread) --- */
 
-static void coord_pace(coord_worker *w, int32_t n) {
+static void coord_pace(coord_worker *w, const tm_completion *d, int32_t all) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < all; i++) n += d[i].status != TM_EAGAIN;
+  if (n == 0) return;
   int64_t now = tm_now_ns();
   double dt = (double)(now - w->last_ns) * 1e-9;
   w->last_ns = now;
@@ -166,12 +171,56 @@ void coord_on_done(void *ud, const tm_completion *d, int32_t n) {
   coord_worker *w = ud;
   tm_coordinator *c = w->owner;
   pthread_mutex_lock(&c->mu);
-  coord_pace(w, n);
+  coord_pace(w, d, n);
   for (int32_t i = 0; i < n; i++) coord_finish(c, w, &d[i]);
   if (!c->failed) coord_dispatch(c);
   if (w->removing && w->out.n == 0) pthread_cond_signal(&c->work);
+  if (w->out.n == 0 && !c->armed && coord_uneven(c)) {
+    c->armed = true;
+    pthread_cond_signal(&c->work);
+  }
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->mu);
+}
+
+/* --- closures that wait behind a straggler --- */
+
+bool coord_uneven(const tm_coordinator *c) {
+  bool idle = false, held = false;
+  if (coord_queue_head(&c->queue) || c->suspended || c->failed) return false;
+  for (int32_t i = 0; i < c->nworker; i++) {
+    const coord_worker *w = c->worker[i];
+    if (w->state != COORD_READY) continue;
+    if (w->out.n == 0 && !w->draining) idle = true;
+    if (w->out.n > 1 && w->link->recall) held = true;
+  }
+  return idle && held;
+}
+
+void coord_recall(tm_coordinator *c, coord_worker *w, int32_t keep) {
+  tm_worker_link *l = w->link;
+  if (w->state != COORD_READY || !l->recall) return;
+  w->pins++;
+  pthread_mutex_unlock(&c->mu);
+  l->recall(l, keep);
+  pthread_mutex_lock(&c->mu);
+  w->pins--;
+  pthread_cond_broadcast(&c->changed);
+}
+
+bool coord_recall_one(tm_coordinator *c) {
+  int64_t now = tm_now_ns(), before = now - COORD_LATE_NS;
+  if (!coord_uneven(c)) return false;
+  for (int32_t i = 0; i < c->nworker; i++) {
+    coord_worker *w = c->worker[i];
+    if (w->state != COORD_READY || w->out.n < 2 || !w->link->recall) continue;
+    if (w->last_ns > before) continue;
+    if (w->recall_ns > w->last_ns && now - w->recall_ns < COORD_AGAIN_NS) continue;
+    w->recall_ns = now;
+    coord_recall(c, w, 1);
+    return true;
+  }
+  return false;
 }
 
 /* --- closures of a lost worker --- */

@@ -47,8 +47,9 @@ typedef struct coord_worker {
   size_t window;
   double rate; /* closures a second, smoothed */
   int64_t last_ns;
-  int64_t there_ns; /* its link was attached */
-  int64_t pause_ns; /* before the next try to reach it */
+  int64_t recall_ns; /* closures were recalled from it last */
+  int64_t there_ns;  /* its link was attached */
+  int64_t pause_ns;  /* before the next try to reach it */
   tm_worker_stats stats;
 } coord_worker;
 
@@ -73,6 +74,7 @@ struct tm_coordinator {
   tm_err failure, lost_why;
   int32_t nworker, max_worker, last_lost;
   coord_worker **worker;
+  bool armed; /* the janitor looks for closures that wait behind a straggler */
   int64_t alone_ns, told_ns; /* work waits and no worker is ready since; 0: not so */
   uint64_t made;             /* resources so far */
   coord_resource *resource;  /* in order of making */
@@ -92,6 +94,14 @@ void coord_dispatch(tm_coordinator *c);
 void coord_fail(tm_coordinator *c, const tm_err *err);
 /* A worker's closures go back to their places, and on to others. */
 void coord_take_back(tm_coordinator *c, coord_worker *w);
+/* A worker has nothing to do, nothing is queued, and another holds closures that it has
+ * not started. */
+bool coord_uneven(const tm_coordinator *c);
+/* Such closures come back from one worker that has completed none for a while; false:
+ * there is none.  Lets go of mu. */
+bool coord_recall_one(tm_coordinator *c);
+/* All that w has not started comes back.  Lets go of mu. */
+void coord_recall(tm_coordinator *c, coord_worker *w, int32_t keep);
 /* Of links; mu not held. */
 void coord_on_done(void *ud, const tm_completion *d, int32_t n);
 

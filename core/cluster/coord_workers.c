@@ -29,6 +29,7 @@
 #define COORD_PAUSE_MIN_NS 20000000
 #define COORD_PAUSE_MAX_NS 250000000
 #define COORD_STAYS_NS     1000000000 /* gone again sooner: the pause grows on */
+#define COORD_LOOK_NS      2000000
 #define COORD_TELL_NS      10000000000
 
 static bool coord_may_keep(const tm_coordinator *c, const coord_worker *w) {
@@ -57,7 +58,7 @@ static void coord_on_leave(void *ud, const char *why) {
   tm_log(TM_LOG_INFO, "%s will leave: %s", w->task, why);
   pthread_mutex_lock(&c->mu);
   w->draining = true;
-  if (w->state == COORD_READY && w->link->recall) w->link->recall(w->link, 0);
+  coord_recall(c, w, 0);
   pthread_mutex_unlock(&c->mu);
   if (c->opt.leaving) c->opt.leaving(c->opt.ud, w->index, why);
 }
@@ -343,6 +344,9 @@ void *coord_janitor(void *p) {
     bool all = coord_start_keepers(c);
     int64_t until = coord_watch(c);
     if (!all) until = tm_now_ns() + COORD_PAUSE_MAX_NS;
+    if (coord_recall_one(c)) continue;
+    c->armed = coord_uneven(c);
+    if (c->armed) until = tm_now_ns() + COORD_LOOK_NS;
     if (tm_cond_wait_until(&c->work, &c->mu, until, NULL)) continue;
   }
   pthread_mutex_unlock(&c->mu);

@@ -227,6 +227,12 @@ static void remote_cancel(tm_worker_link *l, uint64_t upto) {
     tm_conn_close(r->conn, TM_ENOMEM, "no memory to cancel");
 }
 
+static void remote_recall(tm_worker_link *l, int32_t keep) {
+  remote *r = (remote *)l;
+  if (remote_send_uint(r, TM_F_RECALL, (uint64_t)keep) == TM_ENOMEM)
+    tm_conn_close(r->conn, TM_ENOMEM, "no memory to recall");
+}
+
 static void remote_close(tm_worker_link *l) {
   remote *r = (remote *)l;
   pthread_mutex_lock(&r->mu);
@@ -310,6 +316,7 @@ tm_status tm_remote_worker(const tm_remote_options *opt, tm_worker_link **out,
                              .add_iterator = remote_add_iterator,
                              .drop = remote_drop,
                              .cancel = remote_cancel,
+                             .recall = remote_recall,
                              .close = remote_close};
   snprintf(r->link.task, sizeof r->link.task, "%s", opt->task);
   tm_status s = tm_map_new(&r->sent) ? tm_nomem(err, "a worker") : TM_OK;

@@ -19,7 +19,8 @@
  *   (1) Closures start, and complete, in the order in which they were submitted
  *       (cancelled ones may be told earlier).
  *   (2) A closure fetched ahead has not started: what it took from iterators is marked,
- *       committed when it starts and rolled back when it is cancelled.
+ *       committed when it starts and rolled back when it is cancelled or recalled.
+ *       There is at most one: `ahead`, 0 when there is none.
  *   (3) Every submitted closure is told to on_done exactly once (not after close).
  *   (4) The queue is a ring of fixed size; submit on a full one is TM_EAGAIN.
  */
@@ -36,7 +37,9 @@ typedef struct worker_run {
   uint32_t turn;     /* exchanges with UPDATEs so far */
   tm_status fetched; /* how the fetch stage ended; told when the closure starts */
   tm_err fetch_err;
-  bool busy; /* in use */
+  bool busy;     /* in use */
+  bool started;  /* counted in started */
+  bool recalled; /* told already */
 } worker_run;
 
 typedef struct worker {
@@ -53,6 +56,9 @@ typedef struct worker {
   bool stop;             /* guarded by mu */
   uint64_t running;      /* guarded by mu: id of the closure that runs, 0 = none */
   uint64_t cancel_upto;  /* guarded by mu */
+  uint64_t ahead;        /* guarded by mu: taken from the ring, not started; 0 = none */
+  bool recalled;         /* guarded by mu: `ahead` was told to come back */
+  int32_t started;       /* guarded by mu: started and not completed */
   tm_closure *ring;      /* guarded by mu; WORKER_QUEUE */
   uint32_t head, queued; /* guarded by mu */
   worker_run run[3];     /* compute thread only, as all below */
@@ -118,6 +124,17 @@ static tm_status worker_take_outputs(worker *w, worker_run *r, tm_err *err) {
   return TM_OK;
 }
 
+static void worker_put_run(worker *w, worker_run *r) {
+  if (r->started) {
+    pthread_mutex_lock(&w->mu);
+    w->started--;
+    pthread_mutex_unlock(&w->mu);
+  }
+  if (r->step) tm_programs_give_step(w->programs, r->slot, r->step);
+  worker_closure_release(&r->c);
+  memset(r, 0, sizeof *r);
+}
+
 /* An error is told at once: what is queued need not run. */
 static void worker_complete(worker *w, worker_run *r, tm_status s, tm_err *err) {
   tm_err late;
@@ -130,9 +147,7 @@ static void worker_complete(worker *w, worker_run *r, tm_status s, tm_err *err) 
       worker_say(w, &r->c, &r->count, s, &late);
     }
   }
-  if (r->step) tm_programs_give_step(w->programs, r->slot, r->step);
-  worker_closure_release(&r->c);
-  memset(r, 0, sizeof *r);
+  worker_put_run(w, r);
   if ((s && s != TM_ECANCELLED) || w->ndone == WORKER_BATCH ||
       tm_now_ns() - w->oldest_ns > WORKER_FLUSH_NS)
     worker_flush(w);
@@ -148,9 +163,18 @@ static void worker_flush_before(worker *w, const worker_run *next) {
 
 /* --- taking closures --- */
 
-static bool worker_is_cancelled(worker *w, uint64_t id) {
+/* `ahead` is taken up or dropped: it can be recalled no more.  *recalled: it was. */
+static void worker_settle(worker *w, bool *recalled) {
+  *recalled = w->recalled;
+  w->ahead = 0;
+  w->recalled = false;
+}
+
+/* The closure just popped was cancelled. */
+static bool worker_is_cancelled(worker *w, worker_run *r) {
   pthread_mutex_lock(&w->mu);
-  bool yes = id <= w->cancel_upto;
+  bool yes = r->c.id <= w->cancel_upto;
+  if (yes) worker_settle(w, &r->recalled);
   pthread_mutex_unlock(&w->mu);
   return yes;
 }
@@ -170,6 +194,7 @@ static bool worker_pop(worker *w, bool wait, tm_closure *out) {
     memset(&w->ring[w->head], 0, sizeof *out);
     w->head = (w->head + 1) % WORKER_QUEUE;
     w->queued--;
+    w->ahead = out->id;
     got = true;
   }
   pthread_mutex_unlock(&w->mu);
@@ -195,6 +220,14 @@ static tm_status worker_fetch(worker *w, worker_run *r, tm_err *err) {
   return s;
 }
 
+/* It does not run: it was cancelled, or recalled and told so already. */
+static void worker_skip(worker *w, worker_run *r) {
+  if (r->recalled)
+    worker_put_run(w, r);
+  else
+    worker_complete(w, r, TM_ECANCELLED, NULL);
+}
+
 /* Take a closure and fetch its batch.  NULL: none. */
 static worker_run *worker_ahead(worker *w, bool wait) {
   tm_closure c;
@@ -202,8 +235,8 @@ static worker_run *worker_ahead(worker *w, bool wait) {
     worker_run *r = worker_free_run(w);
     r->busy = true;
     r->c = c;
-    if (worker_is_cancelled(w, c.id)) {
-      worker_complete(w, r, TM_ECANCELLED, NULL);
+    if (worker_is_cancelled(w, r)) {
+      worker_skip(w, r);
       continue;
     }
     tm_err_clear(&r->fetch_err);
@@ -215,12 +248,15 @@ static worker_run *worker_ahead(worker *w, bool wait) {
 
 /* --- running --- */
 
-/* next starts: its batch counts as used; false when it was cancelled before. */
+/* next starts: its batch counts as used; false when it was cancelled or recalled. */
 static bool worker_start(worker *w, worker_run *next) {
   pthread_mutex_lock(&w->mu);
-  bool go = next->c.id > w->cancel_upto;
+  worker_settle(w, &next->recalled);
+  bool go = !next->recalled && next->c.id > w->cancel_upto;
   if (go) {
     w->running = next->c.id;
+    w->started++;
+    next->started = true;
     if (!w->stop) tm_cancel_reset(&w->cancel);
   }
   pthread_mutex_unlock(&w->mu);
@@ -286,7 +322,7 @@ static worker_run *worker_compute(worker *w, worker_run *next, tm_status rd_stat
   return NULL;
 }
 
-/* `next` was cancelled before it started: pend's UPDATEs still go out. */
+/* `next` does not start: pend's UPDATEs still go out. */
 static void worker_turn_back(worker *w, worker_run *pend, worker_run *next) {
   tm_err err;
   tm_err_clear(&err);
@@ -298,7 +334,7 @@ static void worker_turn_back(worker *w, worker_run *pend, worker_run *next) {
     worker_count(&pend->count, &before, &w->vars->count, true, false);
     worker_complete(w, pend, s, &err);
   }
-  worker_complete(w, next, TM_ECANCELLED, NULL);
+  worker_skip(w, next);
 }
 
 /* What is sent, and how both parts ended. */
@@ -477,6 +513,38 @@ static void worker_cancel(tm_worker_link *l, uint64_t upto) {
   pthread_mutex_unlock(&w->mu);
 }
 
+/* The newest closure that has not started goes back; 0: none may. */
+static uint64_t worker_take_back(worker *w, int32_t keep) {
+  bool ahead = w->ahead && !w->recalled;
+  if (w->started + (int32_t)w->queued + ahead <= keep) return 0;
+  if (w->queued) {
+    tm_closure *c = &w->ring[(w->head + --w->queued) % WORKER_QUEUE];
+    uint64_t id = c->id;
+    worker_closure_release(c);
+    return id;
+  }
+  if (!ahead) return 0;
+  w->recalled = true;
+  return w->ahead;
+}
+
+/* In the caller's thread: the compute thread may be busy for long. */
+static void worker_recall(tm_worker_link *l, int32_t keep) {
+  worker *w = (worker *)l;
+  tm_completion d[8];
+  int32_t n;
+  do {
+    uint64_t id;
+    pthread_mutex_lock(&w->mu);
+    for (n = 0; n < (int32_t)TM_COUNT(d) && (id = worker_take_back(w, keep)); n++) {
+      d[n] = (tm_completion){.id = id, .status = TM_EAGAIN};
+      tm_fail(&d[n].err, TM_EAGAIN, "it was recalled before it started");
+    }
+    pthread_mutex_unlock(&w->mu);
+    if (n) w->link.on_done(w->link.ud, d, n);
+  } while (n == (int32_t)TM_COUNT(d));
+}
+
 static void worker_free(worker *w) {
   for (size_t i = 0; i < TM_COUNT(w->run); i++) {
     worker_run *r = &w->run[i];
@@ -527,6 +595,7 @@ tm_status tm_worker_local(const tm_worker_options *opt, tm_vars *vars,
                              .add_iterator = worker_add_iterator,
                              .drop = worker_drop,
                              .cancel = worker_cancel,
+                             .recall = worker_recall,
                              .close = worker_close};
   snprintf(w->link.task, sizeof w->link.task, "/job:worker/task:%d", opt->index);
   w->env = (tm_run_env){opt->seed, 0, opt->index, &w->cancel, opt->threads};

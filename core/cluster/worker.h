@@ -9,7 +9,8 @@
  * straight into tm_worker, the remote one (cluster/remote.h) sends messages.
  *
  * Threads: link functions may be called from any one thread at a time; on_done and
- * on_down come from the worker's (or the network's) thread and must not block.
+ * on_down come from the worker's (or the network's) thread, or that of recall, and must
+ * not block.
  */
 #ifndef TM_CLUSTER_WORKER_H
 #define TM_CLUSTER_WORKER_H
@@ -58,7 +59,9 @@ struct tm_worker_link {
   void (*cancel)(tm_worker_link *l, uint64_t upto);   /* closures with id <= upto end as
                                                          cancelled, at their next op */
   /* Closures that were not started (their READ not sent) come back, the newest first,
-   * until at most `keep` are held: as completions with status TM_EAGAIN. */
+   * until at most `keep` are held: as completions with status TM_EAGAIN, which may come
+   * from within the call.  What they fetched ahead is the next batch again.  May be
+   * called beside the other functions; NULL: not possible. */
   void (*recall)(tm_worker_link *l, int32_t keep);
   /* closed: no UPDATE starts until the gate is opened; on_gated(number) is called once
    * none is under way.  READs pass. */

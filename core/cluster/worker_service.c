@@ -73,7 +73,7 @@ void tm_worker_service_free(tm_worker_service *s) {
   tm_free(s, sizeof *s);
 }
 
-/* --- completions (compute thread) --- */
+/* --- completions (compute thread, and the loop's in a recall) --- */
 
 static void wsession_done(void *ud, const tm_completion *d, int32_t n) {
   wsession *w = ud;
@@ -344,6 +344,10 @@ static tm_status wsession_number(wsession *w, tm_message *m, tm_err *err) {
   uint64_t v = tm_unpack_uint(&r);
   TM_TRY(tm_unpack_end(&r, err));
   if (m->f.kind == TM_F_RESOURCE_DROP) return w->link->drop(w->link, v);
+  if (m->f.kind == TM_F_RECALL) {
+    w->link->recall(w->link, v > INT32_MAX ? INT32_MAX : (int32_t)v);
+    return TM_OK;
+  }
   w->link->cancel(w->link, v);
   return TM_OK;
 }
@@ -372,7 +376,8 @@ bool tm_worker_service_message(tm_worker_service *s, tm_conn *c, tm_message *m) 
   tm_err err;
   tm_status st;
   wsession *w = tm_conn_user(c);
-  if (m->f.kind < TM_F_START || m->f.kind > TM_F_CANCEL) return false;
+  if ((m->f.kind < TM_F_START || m->f.kind > TM_F_CANCEL) && m->f.kind != TM_F_RECALL)
+    return false;
   tm_err_clear(&err);
   if (m->f.kind == TM_F_START)
     st = service_start(s, c, m, &err);

@@ -355,6 +355,106 @@ static void a_cancelled_closure_hands_its_batch_back(void **state) {
   bench_close(&b);
 }
 
+/* --- stragglers --- */
+
+static void the_last_closures_never_wait_behind_a_slow_worker(void **state) {
+  (void)state;
+  bench b;
+  bench_open(&b, 2, 1, 100);
+  tm_graph *nap = nap_function(0.6), *one = empty_function();
+  for (int turn = 0; turn < 2; turn++) {
+    int64_t start = tm_now_ns();
+    tm_remote_value_unref(schedule(&b, nap));
+    tm_remote_value *v[4];
+    for (int i = 0; i < 4; i++) v[i] = schedule(&b, one);
+    for (int i = 0; i < 4; i++) assert_float_equal(value_of(v[i]), 1, 0);
+    assert_true(tm_now_ns() - start < 300000000);
+    join(&b);
+    assert_true(tm_now_ns() - start < 1000000000);
+  }
+  tm_graph_unref(one);
+  tm_graph_unref(nap);
+  bench_close(&b);
+}
+
+/* Both workers count from 0: values must be 0..a-1 and 0..b-1. */
+static void a_batch_fetched_ahead_by_a_closure_that_moved_is_not_lost(void **state) {
+  (void)state;
+  enum { N = 40 };
+  bench b;
+  tm_err err = {0};
+  tm_err_clear(&err);
+  bench_open(&b, 2, 1, 100);
+  tm_dataset *ds = numbers(N);
+  tm_graph *next = next_function(ds), *nap = nap_function(0.03);
+  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, &err), &err);
+  tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
+  int seen[N] = {0};
+  for (int i = 0; i < N; i += 4) {
+    tm_remote_value *v[4];
+    tm_remote_value_unref(schedule(&b, nap));
+    for (int k = 0; k < 4; k++)
+      assert_ok_err(tm_coordinator_schedule(b.c, next, &arg, 1, &v[k], &err), &err);
+    for (int k = 0; k < 4; k++) {
+      tm_tensor **out;
+      int32_t n;
+      assert_ok_err(tm_remote_value_wait(v[k], -1, NULL, &out, &n, &err), &err);
+      seen[*(int64_t *)out[0]->v.data]++;
+      tm_remote_value_unref(v[k]);
+    }
+    join(&b);
+  }
+  for (int i = 1; i < N; i++) assert_in_range(seen[i], 0, seen[i - 1]); /* no gap */
+  assert_in_range(seen[0], 1, 2);
+  tm_coordinator_drop(b.c, 7);
+  tm_graph_unref(next);
+  tm_graph_unref(nap);
+  tm_dataset_unref(ds);
+  bench_close(&b);
+}
+
+/* --- suspending --- */
+
+static void what_was_handed_out_runs_again_after_a_pause_and_nothing_fails(
+    void **state) {
+  (void)state;
+  enum { N = 300 };
+  bench b;
+  tm_err err = {0};
+  tm_err_clear(&err);
+  bench_open(&b, 2, 2, 1000);
+  bench_counter(&b);
+  tm_dataset *ds = numbers(1000);
+  tm_graph *g = count_function(), *next = next_function(ds), *nap = nap_function(30);
+  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, &err), &err);
+  tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
+  for (int turn = 0; turn < 3; turn++) {
+    for (int i = 0; i < N; i++) {
+      tm_remote_value_unref(schedule(&b, g));
+      assert_ok_err(tm_coordinator_schedule(b.c, next, &arg, 1, NULL, &err), &err);
+    }
+    tm_coordinator_suspend(b.c, "a test");
+    tm_coordinator_stats st;
+    tm_worker_stats w[2];
+    tm_coordinator_get_stats(b.c, &st, w, 2);
+    assert_string_equal(w[1].state, "connecting");
+    bool done;
+    assert_ok(tm_coordinator_done(b.c, &done, &err));
+    tm_coordinator_resume(b.c);
+    join(&b);
+  }
+  assert_float_equal(value_of(schedule(&b, g)), 3 * N + 1, 0);
+  /* One that is closed while it pauses, and while something long runs. */
+  tm_remote_value_unref(schedule(&b, nap));
+  tm_coordinator_suspend(b.c, "a test");
+  tm_remote_value_unref(schedule(&b, g));
+  tm_graph_unref(nap);
+  tm_graph_unref(next);
+  tm_graph_unref(g);
+  tm_dataset_unref(ds);
+  bench_close(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(closures_of_one_worker_see_each_other_in_order),
@@ -364,6 +464,9 @@ int main(void) {
       cmocka_unit_test(join_gives_up_when_the_time_is_up),
       cmocka_unit_test(a_long_step_ends_soon_when_the_coordinator_closes),
       cmocka_unit_test(a_cancelled_closure_hands_its_batch_back),
+      cmocka_unit_test(the_last_closures_never_wait_behind_a_slow_worker),
+      cmocka_unit_test(a_batch_fetched_ahead_by_a_closure_that_moved_is_not_lost),
+      cmocka_unit_test(what_was_handed_out_runs_again_after_a_pause_and_nothing_fails),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
