@@ -26,8 +26,10 @@ local function try(f, ...)
 end
 ]]
 
-local function launch(text, args, env)
-  local words = { "launch", "--workers", "2", "--ps", "2", P.script(head .. text) }
+local function launch(text, args, env, options)
+  local words = { "launch", "--workers", "2", "--ps", "2" }
+  for _, o in ipairs(options or {}) do words[#words + 1] = o end
+  words[#words + 1] = P.script(head .. text)
   for _, a in ipairs(args or {}) do words[#words + 1] = a end
   return P.run(words, env)
 end
@@ -109,7 +111,7 @@ describe("launch", function()
     wrong("unknown option %-%-worker", "--worker", "1", "x.lua")
     local p = P.run { "launch", "--workers", "1", "--ps", "1", "/nowhere/x.lua" }
     assert.equal(1, p:wait(5))
-    assert.is_truthy(p:err():find "/nowhere/x.lua")
+    assert.equal("tidemill launch: cannot read /nowhere/x.lua: No such file or directory\n", p:err())
   end)
 
   it("ends all when the chief is killed, with status 137", function()
@@ -170,7 +172,8 @@ describe("launch", function()
         for _ = 1, n do c:schedule(%s) end
         c:join()
         local s = c:stats()
-        say(n == v:read():item() and "exact", s.steps == n, s.workers[1].state, s.workers[2].state)
+        say(n == v:read():item() and "exact", s.steps == n, s.workers[1].state)
+        while c:stats().workers[2].state ~= "ready" do tm.sleep(0.01) end
         c:schedule(count):fetch()
         c:join { timeout = 5 }
         say(v:read():item() - n)
@@ -179,7 +182,7 @@ describe("launch", function()
       P.sleep(kind == "slow" and 0.1 or 0.02)
       P.signal("KILL", P.task("worker", 1))
       ended(p, 0, 20)
-      assert.equal("go\nexact\ttrue\tready\tdown\n1\n", p:out(), p:err())
+      assert.equal("go\nexact\ttrue\tready\n1\n", p:out(), p:err())
       assert.is_truthy(p:err():find "/job:worker/task:1 is lost", p:err())
     end
   end)
@@ -213,7 +216,7 @@ describe("launch", function()
       try(c.schedule, c, count)
       try(c.join, c)
       try(v.read, v)
-    ]], {}, { WORKER_TIMEOUT = "0.6" })
+    ]], {}, { WORKER_TIMEOUT = "0.6" }, { "--no-restart" })
     assert.is_truthy(p:says "go")
     P.signal("KILL", P.task("worker", 1))
     P.sleep(0.1)
@@ -294,5 +297,143 @@ describe("launch", function()
     P.signal("CONT", ps)
     ended(p, 0, 5)
     assert.equal("go\n100\t0\n", p:out())
+  end)
+
+  -- --- what is started again ---
+
+  --- The pid of a task's next life.
+  local function reborn(job, index, old)
+    return P.eventually(5, function()
+      local pid = P.task(job, index)
+      return pid and pid ~= old and pid
+    end)
+  end
+
+  it("restarts dead workers and ps at the same address, with back-off", function()
+    local p = launch("say 'go' io.read() tm.sleep(60)", nil, nil, { "--max-restarts=3" })
+    assert.is_truthy(p:says "go")
+    for _, job in ipairs { "worker", "ps" } do
+      local address = p:err():match("/job:" .. job .. "/task:1 listens on ([%d.:]+)")
+      local told = ("%%[%s 1%%] [^\n]*listens on %s\n"):format(job, (address:gsub("%.", "%%.")))
+      local pid = P.task(job, 1)
+      for i, delay in ipairs { "0.1", "0.2", "0.4" } do
+        P.signal("KILL", pid)
+        pid = reborn(job, 1, pid)
+        assert.is_truthy(pid, p:err())
+        local line = "\ntidemill launch: /job:" .. job .. "/task:1 ended (signal 9); starting it again in " .. delay .. " s\n"
+        assert.is_truthy(p:err():find(line, 1, true), p:err())
+        local lives = P.eventually(2, function() return select(2, p:err():gsub(told, "")) == i + 1 end)
+        assert.is_truthy(lives, p:err())
+      end
+    end
+    p:kill "TERM"
+    ended(p, 143)
+  end)
+
+  it("gives up when a task dies too often, and says so", function()
+    local p = launch("say 'go' tm.sleep(60)", nil, nil, { "--max-restarts", "2" })
+    assert.is_truthy(p:says "go")
+    local pid = P.task("worker", 0)
+    for i = 1, 3 do
+      P.signal("KILL", pid)
+      pid = i < 3 and reborn("worker", 0, pid)
+    end
+    ended(p, 1, 3)
+    assert.is_truthy(p:err():find("/job:worker/task:0 ended (signal 9); it died more than 2 times within 60 s: giving up",
+      1, true), p:err())
+  end)
+
+  it("leaves the dead where they are with --no-restart", function()
+    local p = launch("say 'go' tm.sleep(0.6) say 'end'", nil, nil, { "--no-restart" })
+    assert.is_truthy(p:says "go")
+    P.signal("KILL", P.task("worker", 1))
+    assert.is_truthy(p:says "/job:worker/task:1 ended %(signal 9%)")
+    assert.is_truthy(p:says "end")
+    ended(p, 0)
+    assert.equal(5, lines(p:err():gsub("[^\n]*warn[^\n]*\n", "")), p:err())
+  end)
+
+  it("does not restart tasks that were told to end", function()
+    local p = launch "say 'go' tm.sleep(0.4) c:close { stop_tasks = true } tm.sleep(0.4)"
+    assert.is_truthy(p:says "go")
+    P.signal("TERM", P.task("worker", 1))
+    assert.is_truthy(p:says "/job:worker/task:1 ended %(status 0%)\n")
+    ended(p, 0)
+    assert.is_falsy(p:err():find "again", p:err())
+    assert.is_truthy(p:err():find("/job:ps/task:1 ended (status 0)\n", 1, true), p:err())
+  end)
+
+  -- Its n-th life does what text[n] says.
+  local function lives(...)
+    local parts = { ("local f = io.open(%q, 'a') f:write 'x' f:close()\n"):format(P.dir() .. "/lives") }
+    parts[2] = parts[1]:match "local f = io.open(%b())":gsub("^%((.-), 'a'%)$", "local n = #io.open(%1):read 'a'\n")
+    for i, text in ipairs { ... } do parts[#parts + 1] = ("if n == %d then %s end\n"):format(i, text) end
+    return table.concat(parts)
+  end
+
+  it("restarts the chief with --restart-chief: after a signal, after a status", function()
+    local p = launch(lives("say 'one' tm.sleep(60)", "say 'two' os.exit(5)", [[
+      for _ = 1, 10 do c:schedule(count) end
+      c:join()
+      say("three", v:read():item())
+    ]]), nil, nil, { "--restart-chief" })
+    assert.is_truthy(p:says "one")
+    P.signal("KILL", P.task("chief", 0))
+    ended(p, 0, 5)
+    assert.equal("one\ntwo\nthree\t10\n", p:out(), p:err())
+    assert.is_truthy(p:err():find("/job:chief/task:0 ended (signal 9); starting it again in 0.1 s\n", 1, true), p:err())
+    assert.is_truthy(p:err():find("/job:chief/task:0 ended (status 5); starting it again in 0.2 s\n", 1, true), p:err())
+  end)
+
+  it("gives up a chief that fails too often, and does not restart it after Ctrl-C", function()
+    local p = launch("os.exit(7)", nil, nil, { "--restart-chief", "--max-restarts=1" })
+    ended(p, 1, 5)
+    assert.is_truthy(p:err():find("/job:chief/task:0 ended (status 7); it died more than 1 times", 1, true), p:err())
+    p = launch("say 'go' tm.sleep(60)", nil, nil, { "--restart-chief" })
+    assert.is_truthy(p:says "go")
+    p:kill "INT"
+    ended(p, 1)
+    assert.is_falsy(p:err():find "again", p:err())
+  end)
+
+  it("says that the port of a dead task is taken, and takes it when it is free", function()
+    local p = launch "say 'go' tm.sleep(60)"
+    assert.is_truthy(p:says "go")
+    local pid = P.task("worker", 0)
+    local port = p:err():match "/job:worker/task:0 listens on 127.0.0.1:(%d+)"
+    p:kill "STOP"
+    P.signal("KILL", pid)
+    local config = ('{"cluster": {"ps": ["127.0.0.1:%s"]}, "task": {"type": "ps", "index": 0}}'):format(port)
+    local other = P.run({ "ps" }, { TM_CONFIG = config })
+    assert.is_truthy(other:says "listens on")
+    p:kill "CONT"
+    local line = ("/job:worker/task:0 cannot start: 127.0.0.1:%s is in use by another process"):format(port)
+    assert.is_truthy(P.eventually(3, function() return p:err():find(line, 1, true) end), p:err())
+    other:kill()
+    other:wait()
+    assert.is_truthy(reborn("worker", 0, pid), p:err())
+    p:kill "TERM"
+    ended(p, 143)
+  end)
+
+  it("ends the chief first when it is told to end, and waits for it no longer than --grace", function()
+    local p = launch("say 'go' tm.sleep(60)", nil, nil, { "--grace", "1" })
+    assert.is_truthy(p:says "go")
+    local chief = P.task("chief", 0)
+    P.signal("STOP", chief)
+    p:kill "TERM"
+    P.sleep(0.5)
+    assert.equal(6, #P.alive())
+    ended(p, 143, 3)
+  end)
+
+  it("runs 64 workers", function()
+    local p = P.run { "launch", "--workers", "64", "--ps", "2", P.script(head .. [[
+      for _ = 1, 6400 do c:schedule(count) end
+      c:join()
+      say(v:read():item(), strategy.num_workers)
+    ]]) }
+    ended(p, 0, 20)
+    assert.is_truthy(p:out():find "^6400\t64\n$", p:out() .. p:err())
   end)
 end)

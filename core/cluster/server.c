@@ -59,6 +59,7 @@ static tm_status server_check_term(tm_server *s, const tm_term *t, tm_err *err) 
   int order = tm_term_order(t, &granted);
   if (order < 0) return tm_term_refuse(s->self.task, t, &granted, err);
   if (order == 0) return TM_OK;
+  if (err && !err->task[0]) memcpy(err->task, s->self.task, sizeof err->task);
   return tm_fail(err, TM_EUNAVAILABLE, "%s was not started by this chief (yet)",
                  s->self.task);
 }

@@ -1,52 +1,44 @@
-#define _GNU_SOURCE /* prctl, pipe flags */
+#define _GNU_SOURCE /* prctl */
 #include "host/launch.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
-#include <uv.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "host/launch_task.h"
 
 /*
  * Design.  One libuv loop.  Children follow the launcher (PR_SET_PDEATHSIG, set by the
  * child itself), so nothing stays behind even when the launcher is killed with -9.
  *
+ * A worker or ps that ends with status 0 was told to; one that dies otherwise is
+ * started again at its port, by its timer `again`.  So is the chief with
+ * --restart-chief.
+ *
  * Invariants:
- *   (1) Once `stopping`, every child that lives was sent SIGTERM, and SIGKILL after
- *       LAUNCH_GRACE_MS.
+ *   (1) Once `stopping` nothing is started.  Every worker and ps that lives was sent
+ *       SIGTERM once the chief had ended or its grace was over, and what lives
+ *       LAUNCH_KILL_MS later is sent SIGKILL.
  *   (2) The loop ends when every child's exit was seen and every pipe is at its end.
  */
-enum { LAUNCH_GRACE_MS = 1000, LAUNCH_MAX_TASKS = 512, LAUNCH_LINE = 4096 };
-
-typedef struct launch_stream {
-  uv_pipe_t pipe;
-  struct launch_task *task;
-  FILE *to;
-  char line[LAUNCH_LINE];
-  size_t n;
-  char chunk[LAUNCH_LINE];
-} launch_stream;
-
-typedef struct launch_task {
-  struct launch *owner;
-  uv_process_t process;
-  const char *job;
-  int index;
-  bool alive, started;
-  launch_stream out, err;
-} launch_task;
+enum {
+  LAUNCH_MAX_TASKS = 512,
+  LAUNCH_KILL_MS = 1000,  /* from SIGTERM to SIGKILL */
+  LAUNCH_ANSWER_MS = 500, /* that a chief has to answer Ctrl-C */
+  LAUNCH_GRACE_S = 10,    /* that a chief has after SIGTERM */
+  LAUNCH_RESTARTS = 10,
+};
 
 typedef struct launch {
   uv_loop_t loop;
@@ -57,10 +49,14 @@ typedef struct launch {
   int port[LAUNCH_MAX_TASKS + 1]; /* ps, workers, chief */
   char cluster_id[32];
   int ntask;
-  launch_task *task; /* the chief is last */
-  char **script;     /* script and its arguments, NULL at the end */
+  tm_launch_task *task; /* the chief is last */
+  char **script;        /* script and its arguments, NULL at the end */
+  bool no_restart, restart_chief;
+  int grace_s, max_restarts;
   int status;
-  bool stopping;
+  bool interrupted; /* by Ctrl-C: the chief is not started again */
+  bool ending;      /* the chief was sent SIGTERM and has its grace */
+  bool stopping, closed;
 } launch;
 
 void tm_host_follow_launcher(void) {
@@ -70,25 +66,46 @@ void tm_host_follow_launcher(void) {
   if (getppid() != (pid_t)atoi(text)) raise(SIGTERM); /* it went before we could ask */
 }
 
+static tm_launch_task *launch_chief(launch *l) { return &l->task[l->ntask - 1]; }
+
 /* --- ports and TM_CONFIG --- */
 
-/* Ports of the kernel's choice: all are bound at once, so they differ. */
+/* A socket bound to a port of 127.0.0.1 (0: of the kernel's choice); -1: errno. */
+static int launch_bind(int *port) {
+  struct sockaddr_in a = {.sin_family = AF_INET,
+                          .sin_port = htons((uint16_t)*port),
+                          .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof a;
+  int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+      bind(fd, (struct sockaddr *)&a, sizeof a) == 0 &&
+      getsockname(fd, (struct sockaddr *)&a, &len) == 0) {
+    *port = ntohs(a.sin_port);
+    return fd;
+  }
+  int e = errno;
+  close(fd);
+  errno = e;
+  return -1;
+}
+
+/* All are bound at once, so they differ. */
 static int launch_ports(launch *l) {
   int fd[LAUNCH_MAX_TASKS + 1], n = 0, bad = 0;
-  for (; n < l->ntask && !bad; n++) {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof a;
-    int one = 1;
-    fd[n] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bad = fd[n] < 0 || setsockopt(fd[n], SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
-          bind(fd[n], (struct sockaddr *)&a, sizeof a) ||
-          getsockname(fd[n], (struct sockaddr *)&a, &len);
-    l->port[n] = ntohs(a.sin_port);
-  }
+  for (; n < l->ntask && !bad; n++) bad = (fd[n] = launch_bind(&l->port[n])) < 0;
+  int e = errno;
   for (int i = 0; i < n; i++)
     if (fd[i] >= 0) close(fd[i]);
+  errno = e;
   return bad ? -1 : 0;
+}
+
+/* Whether another process listens at the port of a task that does not run. */
+static bool launch_port_taken(launch *l, const tm_launch_task *t) {
+  int *port = &l->port[t - l->task], fd = launch_bind(port);
+  if (fd >= 0) close(fd);
+  return fd < 0 && errno == EADDRINUSE;
 }
 
 static tm_status launch_job(tm_buf *b, const char *job, const int *port, int n) {
@@ -99,7 +116,7 @@ static tm_status launch_job(tm_buf *b, const char *job, const int *port, int n) 
 }
 
 /* "TM_CONFIG={...}" of one task. */
-static tm_status launch_config(const launch *l, const launch_task *t, tm_buf *b) {
+static tm_status launch_config(const launch *l, const tm_launch_task *t, tm_buf *b) {
   TM_TRY(tm_buf_puts(b, "TM_CONFIG={\"cluster\": {"));
   TM_TRY(launch_job(b, "ps", l->port, l->nps));
   TM_TRY(tm_buf_puts(b, ", "));
@@ -112,43 +129,21 @@ static tm_status launch_config(const launch *l, const launch_task *t, tm_buf *b)
   return tm_buf_putc(b, '\0');
 }
 
-/* --- output --- */
-
-static void launch_line(launch_stream *s) {
-  if (s->task->job[0] == 'p' || s->task->job[0] == 'w')
-    fprintf(s->to, "[%s %d] ", s->task->job, s->task->index);
-  fwrite(s->line, 1, s->n, s->to);
-  fputc('\n', s->to);
-  fflush(s->to);
-  s->n = 0;
-}
-
-static void launch_text(launch_stream *s, const char *p, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    if (p[i] == '\n' || s->n == sizeof s->line) launch_line(s);
-    if (p[i] != '\n') s->line[s->n++] = p[i];
-  }
-}
-
-static void launch_alloc(uv_handle_t *h, size_t want, uv_buf_t *buf) {
-  launch_stream *s = h->data;
-  (void)want;
-  *buf = uv_buf_init(s->chunk, sizeof s->chunk);
-}
-
-static void launch_read(uv_stream_t *h, ssize_t n, const uv_buf_t *buf) {
-  launch_stream *s = h->data;
-  if (n > 0) launch_text(s, buf->base, (size_t)n);
-  if (n >= 0) return;
-  if (s->n) launch_line(s);
-  uv_close((uv_handle_t *)h, NULL);
-}
-
-/* --- life and death --- */
+/* --- the end --- */
 
 static void launch_signal_all(launch *l, int sig) {
+  for (int i = 0; i < l->ntask; i++) tm_launch_task_signal(&l->task[i], sig);
+}
+
+static void launch_close_if_gone(launch *l) {
+  if (!l->stopping || l->closed) return;
   for (int i = 0; i < l->ntask; i++)
-    if (l->task[i].alive) uv_process_kill(&l->task[i].process, sig);
+    if (tm_launch_task_runs(&l->task[i])) return;
+  l->closed = true;
+  for (int i = 0; i < l->ntask; i++) uv_close((uv_handle_t *)&l->task[i].again, NULL);
+  uv_close((uv_handle_t *)&l->on_int, NULL);
+  uv_close((uv_handle_t *)&l->on_term, NULL);
+  uv_close((uv_handle_t *)&l->grace, NULL);
 }
 
 static void launch_kill(uv_timer_t *t) { launch_signal_all(t->data, SIGKILL); }
@@ -156,51 +151,46 @@ static void launch_kill(uv_timer_t *t) { launch_signal_all(t->data, SIGKILL); }
 static void launch_stop(launch *l) {
   if (l->stopping) return;
   l->stopping = true;
+  for (int i = 0; i < l->ntask; i++) uv_timer_stop(&l->task[i].again);
   launch_signal_all(l, SIGTERM);
-  uv_timer_start(&l->grace, launch_kill, LAUNCH_GRACE_MS, 0);
+  uv_timer_start(&l->grace, launch_kill, LAUNCH_KILL_MS, 0);
+  launch_close_if_gone(l);
 }
 
-static bool launch_all_gone(const launch *l) {
-  for (int i = 0; i < l->ntask; i++)
-    if (l->task[i].alive) return false;
-  return true;
+static void launch_grace_over(uv_timer_t *t) {
+  launch *l = t->data;
+  if (!l->ending) l->status = 128 + SIGINT;
+  launch_stop(l);
 }
 
-static void launch_done(launch *l) {
-  uv_close((uv_handle_t *)&l->on_int, NULL);
-  uv_close((uv_handle_t *)&l->on_term, NULL);
-  uv_close((uv_handle_t *)&l->grace, NULL);
-}
-
-static void launch_exit(uv_process_t *p, int64_t status, int sig) {
-  launch_task *t = p->data;
-  launch *l = t->owner;
-  t->alive = false;
-  uv_close((uv_handle_t *)p, NULL);
-  if (strcmp(t->job, "chief") == 0) {
-    l->status = sig ? 128 + sig : (int)status;
+/* The chief first: it may save, for which it needs the others. */
+static void launch_end_in_order(launch *l) {
+  if (l->ending || !tm_launch_task_runs(launch_chief(l))) {
     launch_stop(l);
-  } else if (!l->stopping) {
-    fprintf(stderr, "tidemill launch: /job:%s/task:%d ended (%s %d)\n", t->job,
-            t->index, sig ? "signal" : "status", sig ? sig : (int)status);
+    return;
   }
-  if (launch_all_gone(l)) launch_done(l);
+  l->ending = true;
+  tm_launch_task_signal(launch_chief(l), SIGTERM);
+  uv_timer_start(&l->grace, launch_grace_over, (uint64_t)l->grace_s * 1000, 0);
 }
 
 /* Ctrl-C reaches the chief too when it comes from a terminal; a second one, or one
  * that the chief does not answer, ends everything. */
-static void launch_grace_over(uv_timer_t *t) { launch_stop(t->data); }
-
 static void launch_on_signal(uv_signal_t *h, int sig) {
   launch *l = h->data;
-  launch_task *chief = &l->task[l->ntask - 1];
-  if (sig == SIGTERM || uv_is_active((uv_handle_t *)&l->grace)) {
+  if (sig == SIGTERM) {
+    l->status = 128 + sig;
+    launch_end_in_order(l);
+    return;
+  }
+  if (l->interrupted || l->ending || !tm_launch_task_runs(launch_chief(l))) {
     l->status = 128 + sig;
     launch_stop(l);
     return;
   }
-  if (chief->alive) uv_process_kill(&chief->process, sig);
-  uv_timer_start(&l->grace, launch_grace_over, LAUNCH_GRACE_MS / 2, 0);
+  l->interrupted = true;
+  tm_launch_task_signal(launch_chief(l), sig);
+  uv_timer_start(&l->grace, launch_grace_over, LAUNCH_ANSWER_MS, 0);
 }
 
 /* --- starting --- */
@@ -226,93 +216,130 @@ static char **launch_env(char *config, char *launcher, size_t *size) {
   return env;
 }
 
-static void launch_stream_init(launch *l, launch_task *t, launch_stream *s, FILE *to) {
-  uv_pipe_init(&l->loop, &s->pipe, 0);
-  s->pipe.data = s;
-  s->task = t;
-  s->to = to;
-}
-
-static int launch_spawn(launch *l, launch_task *t, char **args, char **env) {
-  bool chief = strcmp(t->job, "chief") == 0;
-  uv_stdio_container_t io[3] = {{.flags = UV_IGNORE},
-                                {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE},
-                                {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE}};
-  if (chief) {
-    for (int i = 0; i < 3; i++) {
-      io[i].flags = UV_INHERIT_FD;
-      io[i].data.fd = i;
-    }
-  } else {
-    launch_stream_init(l, t, &t->out, stdout);
-    launch_stream_init(l, t, &t->err, stderr);
-    io[1].data.stream = (uv_stream_t *)&t->out.pipe;
-    io[2].data.stream = (uv_stream_t *)&t->err.pipe;
-  }
-  uv_process_options_t o = {.exit_cb = launch_exit,
-                            .file = l->exe,
-                            .args = args,
-                            .env = env,
-                            .stdio_count = 3,
-                            .stdio = io};
-  t->process.data = t;
-  int r = uv_spawn(&l->loop, &t->process, &o);
-  t->started = true;
-  t->alive = r == 0;
-  if (r) uv_close((uv_handle_t *)&t->process, NULL);
-  if (!chief) {
-    uv_read_start((uv_stream_t *)&t->out.pipe, launch_alloc, launch_read);
-    uv_read_start((uv_stream_t *)&t->err.pipe, launch_alloc, launch_read);
-  }
-  return r;
-}
-
-static int launch_start(launch *l, launch_task *t) {
+static int launch_spawn(launch *l, tm_launch_task *t) {
   tm_buf config = TM_BUF_INIT(1 << 20);
   char launcher[40];
   char *role[] = {l->exe, (char *)(uintptr_t)t->job, NULL};
-  bool chief = strcmp(t->job, "chief") == 0;
+  bool chief = t == launch_chief(l);
   int r = UV_ENOMEM;
   snprintf(launcher, sizeof launcher, "TM_LAUNCHER=%d", (int)getpid());
   if (launch_config(l, t, &config) == TM_OK) {
     size_t size;
     char **env = launch_env((char *)config.data, launcher, &size);
-    if (env) r = launch_spawn(l, t, chief ? l->script - 1 : role, env);
+    if (env) r = tm_launch_task_start(t, chief ? l->script - 1 : role, env);
     tm_free(env, size);
   }
   tm_buf_release(&config);
-  if (r)
-    fprintf(stderr, "tidemill launch: cannot start /job:%s/task:%d: %s\n", t->job,
-            t->index, uv_strerror(r));
   return r;
 }
 
+/* --- starting again --- */
+
+/* It is not to be started again: everything ends. */
+static void launch_give_up(launch *l, const tm_launch_task *t, const char *why) {
+  fprintf(stderr,
+          "tidemill launch: %s %s; it died more than %d times within %d s: giving up\n",
+          t->name, why, l->max_restarts, (int)TM_LAUNCH_WITHIN_S);
+  l->status = 1;
+  launch_stop(l);
+}
+
+static void launch_again(uv_timer_t *timer);
+
+/* t ended, or could not be started, for the reason `why`. */
+static void launch_later(launch *l, tm_launch_task *t, const char *why) {
+  int delay = tm_launch_task_died(t, tm_now_ns());
+  if (delay < 0) {
+    launch_give_up(l, t, why);
+    return;
+  }
+  fprintf(stderr, "tidemill launch: %s %s; starting it again in %.1f s\n", t->name, why,
+          delay / 1000.0);
+  uv_timer_start(&t->again, launch_again, (uint64_t)delay, 0);
+}
+
+static void launch_again(uv_timer_t *timer) {
+  tm_launch_task *t = timer->data;
+  launch *l = t->ud;
+  char why[128];
+  if (l->stopping) return;
+  if (t != launch_chief(l) && launch_port_taken(l, t)) {
+    snprintf(why, sizeof why, "cannot start: 127.0.0.1:%d is in use by another process",
+             l->port[t - l->task]);
+    launch_later(l, t, why);
+    return;
+  }
+  int r = launch_spawn(l, t);
+  if (r == 0) return;
+  snprintf(why, sizeof why, "cannot be started: %s", uv_strerror(r));
+  launch_later(l, t, why);
+}
+
+static void launch_chief_ended(launch *l, tm_launch_task *t, int64_t status, int sig,
+                               const char *why) {
+  if (l->stopping) return; /* whoever stopped it has set the status */
+  l->status = sig ? 128 + sig : (int)status;
+  if (l->restart_chief && l->status && !l->interrupted && !l->ending)
+    launch_later(l, t, why);
+  else
+    launch_stop(l);
+}
+
+static void launch_ended(tm_launch_task *t, int64_t status, int sig) {
+  launch *l = t->ud;
+  char why[64];
+  snprintf(why, sizeof why, "ended (%s %d)", sig ? "signal" : "status",
+           sig ? sig : (int)status);
+  if (t == launch_chief(l)) {
+    launch_chief_ended(l, t, status, sig, why);
+  } else if (!l->stopping) {
+    bool told = !sig && status == 0;
+    if (l->no_restart || told)
+      fprintf(stderr, "tidemill launch: %s %s\n", t->name, why);
+    else
+      launch_later(l, t, why);
+  }
+  launch_close_if_gone(l);
+}
+
+/* --- running --- */
+
 static int launch_tasks(launch *l) {
-  l->task = tm_calloc((size_t)l->ntask, sizeof *l->task);
-  if (!l->task) return UV_ENOMEM;
   for (int i = 0; i < l->ntask; i++) {
-    launch_task *t = &l->task[i];
-    t->owner = l;
-    bool ps = i < l->nps, chief = i == l->ntask - 1;
-    t->job = ps ? "ps" : chief ? "chief" : "worker";
-    t->index = ps ? i : chief ? 0 : i - l->nps;
-    int r = launch_start(l, t);
-    if (r) return r;
+    tm_launch_task *t = &l->task[i];
+    int r = launch_spawn(l, t);
+    if (r == 0) continue;
+    fprintf(stderr, "tidemill launch: cannot start %s: %s\n", t->name, uv_strerror(r));
+    return r;
   }
   return 0;
 }
 
-static void launch_signals(launch *l) {
+static void launch_init(launch *l) {
   uv_signal_init(&l->loop, &l->on_int);
   uv_signal_init(&l->loop, &l->on_term);
   uv_timer_init(&l->loop, &l->grace);
   l->on_int.data = l->on_term.data = l->grace.data = l;
   uv_signal_start(&l->on_int, launch_on_signal, SIGINT);
   uv_signal_start(&l->on_term, launch_on_signal, SIGTERM);
+  for (int i = 0; i < l->ntask; i++) {
+    bool ps = i < l->nps, chief = i == l->ntask - 1;
+    tm_launch_task *t = &l->task[i];
+    tm_launch_task_init(t, &l->loop,
+                        ps      ? "ps"
+                        : chief ? "chief"
+                                : "worker",
+                        ps      ? i
+                        : chief ? 0
+                                : i - l->nps);
+    t->ended = launch_ended;
+    t->deaths = l->max_restarts;
+    t->ud = l;
+  }
 }
 
 static int launch_run(launch *l) {
-  size_t n = sizeof l->exe;
+  size_t n = sizeof l->exe, bytes = (size_t)l->ntask * sizeof *l->task;
   if (uv_exepath(l->exe, &n) || launch_ports(l)) {
     fprintf(stderr, "tidemill launch: no free ports on 127.0.0.1: %s\n",
             strerror(errno));
@@ -320,17 +347,20 @@ static int launch_run(launch *l) {
   }
   snprintf(l->cluster_id, sizeof l->cluster_id, "launch-%llx",
            (unsigned long long)tm_random_id());
-  if (uv_loop_init(&l->loop)) return 1;
-  launch_signals(l);
+  l->task = tm_calloc(1, bytes);
+  if (!l->task || uv_loop_init(&l->loop)) {
+    fprintf(stderr, "tidemill launch: out of memory\n");
+    return 1;
+  }
+  launch_init(l);
   l->status = 0;
   if (launch_tasks(l)) {
     l->status = 1;
     launch_stop(l);
-    if (!l->task || launch_all_gone(l)) launch_done(l);
   }
   uv_run(&l->loop, UV_RUN_DEFAULT);
   uv_loop_close(&l->loop);
-  tm_free(l->task, (size_t)l->ntask * sizeof *l->task);
+  tm_free(l->task, bytes);
   return l->status;
 }
 
@@ -339,39 +369,76 @@ static int launch_run(launch *l) {
 static int launch_usage(const char *why, const char *what) {
   if (why) fprintf(stderr, "tidemill launch: %s%s\n", why, what);
   fprintf(why ? stderr : stdout,
-          "usage: tidemill launch --workers N --ps N script.lua [args]\n"
-          "Runs the script as the chief of a cluster of processes on this machine.\n");
+          "usage: tidemill launch --workers N --ps N [options] script.lua [args]\n"
+          "Runs the script as the chief of a cluster of processes on this machine.\n"
+          "  --no-restart     leave workers and ps that die where they are\n"
+          "  --restart-chief  start the script again when it dies or fails\n"
+          "  --max-restarts N of one task within 60 s, then all ends (default %d)\n"
+          "  --grace SECONDS  that the chief has after SIGTERM (default %d)\n",
+          (int)LAUNCH_RESTARTS, (int)LAUNCH_GRACE_S);
   return why ? 2 : 0;
 }
 
 /* "--name N" or "--name=N" at argv[*i]; false when it is something else. */
-static bool launch_number(int argc, char **argv, int *i, const char *name, int *out) {
+static bool launch_number(int argc, char **argv, int *i, const char *name, int max,
+                          int *out) {
   size_t n = strlen(name);
   const char *text = argv[*i];
   if (strncmp(text, name, n) != 0 || (text[n] && text[n] != '=')) return false;
   const char *value = text[n] ? text + n + 1 : *i + 1 < argc ? argv[++*i] : "";
   char *end;
   long v = strtol(value, &end, 10);
-  *out = *value && !*end && v > 0 && v <= LAUNCH_MAX_TASKS / 2 ? (int)v : -1;
+  *out = *value && !*end && v >= 0 && v <= max ? (int)v : -1;
   return true;
 }
 
+static bool launch_flag(const char *text, const char *name, bool *out) {
+  if (strcmp(text, name) != 0) return false;
+  *out = true;
+  return true;
+}
+
+/* Told before any task is started; the chief says the rest (syntax) itself. */
+static bool launch_has_script(const char *path) {
+  struct stat st;
+  if (strcmp(path, "-") == 0) return true;
+  if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    errno = EISDIR;
+  else if (access(path, R_OK) == 0)
+    return true;
+  fprintf(stderr, "tidemill launch: cannot read %s: %s\n", path, strerror(errno));
+  return false;
+}
+
 int tm_host_launch(int argc, char **argv) {
-  static launch l; /* about 20 KB, one a process */
+  static launch l; /* about 7 KB, one a process */
   int i = 1;
-  for (; i < argc && argv[i][0] == '-'; i++) {
+  l.grace_s = LAUNCH_GRACE_S;
+  l.max_restarts = LAUNCH_RESTARTS;
+  for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
     if (strcmp(argv[i], "--") == 0) {
       i++;
       break;
     }
     if (strcmp(argv[i], "--help") == 0) return launch_usage(NULL, NULL);
-    if (launch_number(argc, argv, &i, "--workers", &l.nworker)) continue;
-    if (launch_number(argc, argv, &i, "--ps", &l.nps)) continue;
+    if (launch_number(argc, argv, &i, "--workers", LAUNCH_MAX_TASKS / 2, &l.nworker))
+      continue;
+    if (launch_number(argc, argv, &i, "--ps", LAUNCH_MAX_TASKS / 2, &l.nps)) continue;
+    if (launch_number(argc, argv, &i, "--grace", 86400, &l.grace_s)) continue;
+    if (launch_number(argc, argv, &i, "--max-restarts", TM_LAUNCH_DEATHS_MAX,
+                      &l.max_restarts))
+      continue;
+    if (launch_flag(argv[i], "--no-restart", &l.no_restart)) continue;
+    if (launch_flag(argv[i], "--restart-chief", &l.restart_chief)) continue;
     return launch_usage("unknown option ", argv[i]);
   }
   if (l.nworker < 1) return launch_usage("--workers must be a number from 1 on", "");
   if (l.nps < 1) return launch_usage("--ps must be a number from 1 on", "");
+  if (l.grace_s < 0) return launch_usage("--grace must be a number of seconds", "");
+  if (l.max_restarts < 0)
+    return launch_usage("--max-restarts must be a number up to 100", "");
   if (i >= argc) return launch_usage("no script", "");
+  if (!launch_has_script(argv[i])) return 1;
   l.ntask = l.nworker + l.nps + 1;
   l.script = argv + i;
   argv[i - 1] = l.exe; /* argv[0] of the chief, in front of the script */

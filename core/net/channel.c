@@ -58,7 +58,8 @@ static tm_status channel_lost(tm_channel *ch, const char *why, tm_err *err) {
   ch->broken = true;
   tm_status s =
       tm_fail(err, TM_EUNAVAILABLE, "%s (%s): %s", channel_name(ch), ch->address, why);
-  if (err && ch->peer.task[0]) memcpy(err->task, ch->peer.task, sizeof err->task);
+  const char *task = ch->peer.task[0] ? ch->peer.task : ch->task;
+  if (err && task[0]) memcpy(err->task, task, sizeof err->task);
   return s;
 }
 
@@ -283,6 +284,7 @@ static tm_status channel_refused(tm_channel *ch, const uint8_t *meta, size_t n,
   tm_err_unpack(&r, &from);
   TM_TRY(tm_unpack_end(&r, err));
   tm_fail(err, from.code, "%s", from.msg);
+  if (err && !err->task[0]) memcpy(err->task, from.task, sizeof err->task);
   return channel_bad(ch, from.code, err);
 }
 
