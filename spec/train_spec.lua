@@ -413,4 +413,38 @@ describe("tm.train", function()
       assert.is_nil(train.latest_checkpoint(dir))
     end)
   end)
+
+  describe("tidemill inspect", function()
+    local function inspect(args)
+      local p = io.popen((os.getenv "TM_BUILD" or "build") .. "/tidemill inspect " .. args .. " 2>&1")
+      local out = p:read "a"
+      local _, _, status = p:close()
+      return out, status
+    end
+
+    it("lists what a checkpoint holds, and says whether it is whole", function()
+      local path = assert(train.Checkpoint { v = tm.Variable { 1, 2.5 }, text = "a\n", n = 3 }:save(dir .. "/c"))
+      for _, where in ipairs { path, dir } do
+        local out, status = inspect(("'%s'"):format(where))
+        assert.equal(0, status, out)
+        assert.truthy(out:find(path .. ": 2 tensors, 2 values, 1 files of", 1, true), out)
+        assert.truthy(out:find("checksums are right", 1, true), out)
+        assert.truthy(out:find("tensor v float32 (2) 8 B in data-00000.safetensors\n", 1, true), out)
+        assert.truthy(out:find('value n 3\nvalue text "a\\x0a"\n', 1, true), out)
+      end
+      local out = inspect(("'%s' v n"):format(path))
+      assert.truthy(out:find("v = %[1.*2%.5"), out)
+      assert.truthy(out:find("n = 3", 1, true), out)
+      local f = assert(io.open(path .. "/data-00000.safetensors", "r+b"))
+      f:seek("end", -1)
+      f:write "x"
+      f:close()
+      local text, status = inspect(("'%s'"):format(path))
+      assert.equal(1, status)
+      assert.truthy(text:find("data-00000.safetensors\" is damaged", 1, true), text)
+      assert.equal(0, select(2, inspect(("--quick '%s'"):format(path))))
+      assert.equal(1, select(2, inspect(("'%s/none'"):format(dir))))
+      assert.equal(2, select(2, inspect "--what"))
+    end)
+  end)
 end)

@@ -17,8 +17,10 @@
 #include "ckpt/writer.h"
 
 /*
- * Design.  The index is copied out of jansson's tree and checked; one data file at a
- * time is open, so that a checkpoint of many files takes one descriptor.
+ * Design.  The index is copied out of jansson's tree and checked; few data files are
+ * open at a time, so that a checkpoint of many files takes few descriptors.  Rows are
+ * read from the shards, then what patches say of them is laid over; ids are searched in
+ * the file, so a patch costs no memory.
  *
  * Invariants of an open reader:
  *   (1) Names of files are single names: nothing outside of the directory is opened.
@@ -28,6 +30,8 @@
  *   (4) No byte of a file is given out before its size and CRC32C were compared, here
  * or by whom the caller trusts.
  */
+enum { READER_OPEN = 4, READER_IDS = 4096, READER_ROWS = 1 << 20 };
+
 typedef struct reader_file {
   char *name;
   uint64_t size;
@@ -46,8 +50,11 @@ struct tm_ckpt_reader {
   tm_ckpt_value *value;
   size_t nvalue, cap_value;
   tm_map *by_name;
-  tm_st_file *open; /* of file number `at` */
-  size_t at;
+  struct {
+    tm_st_file *st; /* NULL: none */
+    size_t file;
+  } open[READER_OPEN];
+  unsigned turn; /* which one is closed next */
 };
 
 static tm_status reader_bad(const tm_ckpt_reader *r, const char *what, const char *name,
@@ -156,6 +163,33 @@ static tm_status reader_shards(tm_ckpt_reader *r, tm_ckpt_tensor *t, const json_
   return reader_bad(r, "shards do not cover the tensor", t->name, err);
 }
 
+static tm_status reader_patch(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
+                              const json_t *o, tm_ckpt_patch *p, tm_err *err) {
+  int64_t file;
+  TM_TRY(reader_str(r, json_object_get(o, "ids"), &p->ids, err));
+  TM_TRY(reader_str(r, json_object_get(o, "rows"), &p->rows, err));
+  if (!reader_int(json_object_get(o, "file"), &file) ||
+      !reader_int(json_object_get(o, "n"), &p->n) || (size_t)file >= r->nfile ||
+      t->shape.rank == 0 || p->n > t->shape.dim[0])
+    return reader_bad(r, "a malformed patch", t->name, err);
+  p->file = (size_t)file;
+  if ((uint64_t)p->n * (row_bytes_of(t) + sizeof(int64_t)) <= r->file[p->file].size)
+    return TM_OK;
+  return reader_bad(r, "a patch is larger than its file", t->name, err);
+}
+
+static tm_status reader_patches(tm_ckpt_reader *r, tm_ckpt_tensor *t, const json_t *v,
+                                tm_err *err) {
+  size_t n = json_array_size(v);
+  if (n == 0) return TM_OK;
+  t->patch = tm_calloc(n, sizeof *t->patch);
+  if (!t->patch) return tm_nomem(err, r->path);
+  t->npatch = n;
+  for (size_t i = 0; i < n; i++)
+    TM_TRY(reader_patch(r, t, json_array_get(v, i), &t->patch[i], err));
+  return TM_OK;
+}
+
 static tm_status reader_tensor(tm_ckpt_reader *r, const char *name, const json_t *o,
                                tm_err *err) {
   tm_ckpt_tensor *t = &r->tensor[r->ntensor];
@@ -168,6 +202,7 @@ static tm_status reader_tensor(tm_ckpt_reader *r, const char *name, const json_t
     return reader_bad(r, "a tensor of an unknown dtype", name, err);
   TM_TRY(reader_shape(r, name, json_object_get(o, "shape"), &t->shape, err));
   TM_TRY(reader_shards(r, t, json_object_get(o, "shards"), err));
+  TM_TRY(reader_patches(r, t, json_object_get(o, "patches"), err));
   if (tm_map_puts(r->by_name, name, strlen(name), t)) return tm_nomem(err, r->path);
   return TM_OK;
 }
@@ -263,7 +298,8 @@ static tm_status reader_index(tm_ckpt_reader *r, json_t *root, tm_err *err) {
   if (!format || strcmp(format, "tidemill checkpoint") != 0 || !json_is_array(files) ||
       !json_is_object(tensors) || !json_is_object(values))
     return reader_bad(r, "not the index of a checkpoint", NULL, err);
-  if (json_integer_value(json_object_get(root, "version")) != TM_CKPT_VERSION)
+  json_int_t version = json_integer_value(json_object_get(root, "version"));
+  if (version < 1 || version > TM_CKPT_VERSION)
     return tm_fail(err, TM_EUNIMPL,
                    "\"%.300s\": this checkpoint is of another version than %d; it was "
                    "written by a newer tidemill",
@@ -315,13 +351,18 @@ tm_status tm_ckpt_open(const char *path, tm_ckpt_reader **out, tm_err *err) {
 
 void tm_ckpt_close(tm_ckpt_reader *r) {
   if (!r) return;
-  tm_st_close(r->open);
+  for (int i = 0; i < READER_OPEN; i++) tm_st_close(r->open[i].st);
   for (size_t i = 0; i < r->nfile; i++) tm_strfree(r->file[i].name);
   for (size_t i = 0; i < r->ntensor; i++) {
     tm_ckpt_tensor *t = &r->tensor[i];
     tm_strfree(t->name);
     for (size_t k = 0; k < t->nshard; k++) tm_strfree(t->shard[k].entry);
     tm_free(t->shard, t->nshard * sizeof *t->shard);
+    for (size_t k = 0; k < t->npatch; k++) {
+      tm_strfree(t->patch[k].ids);
+      tm_strfree(t->patch[k].rows);
+    }
+    tm_free(t->patch, t->npatch * sizeof *t->patch);
   }
   for (size_t i = 0; i < r->nvalue; i++) {
     tm_strfree(r->value[i].name);
@@ -336,40 +377,54 @@ void tm_ckpt_close(tm_ckpt_reader *r) {
 
 /* --- data --- */
 
-/* Open file i, compared with what the index says of it. */
-static tm_status reader_use(tm_ckpt_reader *r, size_t i, tm_err *err) {
-  char path[TM_PATH_MAX];
+/* What the index says of file i, against the file. */
+static tm_status reader_compare(const reader_file *f, const char *path,
+                                const tm_st_file *st, tm_err *err) {
   uint32_t crc = 0;
-  reader_file *f = &r->file[i];
-  if (r->open && r->at == i) return TM_OK;
-  tm_st_close(r->open);
-  r->open = NULL;
-  TM_TRY(tm_path_join(path, r->path, f->name, err));
-  tm_st_file *st;
-  TM_TRY(tm_st_open(path, &st, err));
-  tm_status s = TM_OK;
   if (tm_st_size(st) != f->size)
-    s = tm_fail(err, TM_EDATALOSS,
-                "\"%.300s\" has another size than it was written with", path);
-  if (s == TM_OK && !f->verified) s = tm_st_crc(st, &crc, err);
-  if (s == TM_OK && !f->verified && crc != f->crc)
-    s = tm_fail(err, TM_EDATALOSS,
-                "\"%.300s\" is damaged: its CRC32C is %08" PRIx32
-                ", it was written with %08" PRIx32,
-                path, crc, f->crc);
+    return tm_fail(err, TM_EDATALOSS,
+                   "\"%.300s\" has another size than it was written with", path);
+  if (f->verified) return TM_OK;
+  TM_TRY(tm_st_crc(st, &crc, err));
+  if (crc == f->crc) return TM_OK;
+  return tm_fail(err, TM_EDATALOSS,
+                 "\"%.300s\" is damaged: its CRC32C is %08" PRIx32
+                 ", it was written with %08" PRIx32,
+                 path, crc, f->crc);
+}
+
+/* File i, open and compared; valid until the next call but READER_OPEN - 1. */
+static tm_status reader_use(tm_ckpt_reader *r, size_t i, tm_st_file **out,
+                            tm_err *err) {
+  char path[TM_PATH_MAX];
+  for (int k = 0; k < READER_OPEN; k++)
+    if (r->open[k].st && r->open[k].file == i) {
+      *out = r->open[k].st;
+      return TM_OK;
+    }
+  unsigned slot = r->turn++ % READER_OPEN;
+  tm_st_close(r->open[slot].st);
+  r->open[slot].st = NULL;
+  TM_TRY(tm_path_join(path, r->path, r->file[i].name, err));
+  TM_TRY(tm_st_open(path, out, err));
+  tm_status s = reader_compare(&r->file[i], path, *out, err);
   if (s) {
-    tm_st_close(st);
+    tm_st_close(*out);
     return s;
   }
-  f->verified = true;
-  r->open = st;
-  r->at = i;
+  r->file[i].verified = true;
+  r->open[slot].st = *out;
+  r->open[slot].file = i;
   return TM_OK;
 }
 
+static tm_status reader_verify(tm_ckpt_reader *r, size_t i, tm_err *err) {
+  tm_st_file *st;
+  return r->file[i].verified ? TM_OK : reader_use(r, i, &st, err);
+}
+
 tm_status tm_ckpt_verify(tm_ckpt_reader *r, tm_err *err) {
-  for (size_t i = 0; i < r->nfile; i++)
-    if (!r->file[i].verified) TM_TRY(reader_use(r, i, err));
+  for (size_t i = 0; i < r->nfile; i++) TM_TRY(reader_verify(r, i, err));
   return TM_OK;
 }
 
@@ -378,8 +433,10 @@ tm_status tm_ckpt_verify_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t, int64_
   for (size_t i = 0; i < t->nshard && n > 0; i++) {
     const tm_ckpt_shard *s = &t->shard[i];
     if (s->first >= first + n || s->first + s->rows <= first) continue;
-    if (!r->file[s->file].verified) TM_TRY(reader_use(r, s->file, err));
+    TM_TRY(reader_verify(r, s->file, err));
   }
+  for (size_t i = 0; i < t->npatch && n > 0; i++)
+    TM_TRY(reader_verify(r, t->patch[i].file, err));
   return TM_OK;
 }
 
@@ -405,19 +462,26 @@ const tm_ckpt_value *tm_ckpt_value_at(const tm_ckpt_reader *r, size_t i) {
   return &r->value[i];
 }
 
+static tm_status reader_entry(const tm_ckpt_reader *r, const tm_st_entry *e,
+                              const char *name, tm_dtype t, const tm_shape *shape,
+                              tm_err *err) {
+  if (!e) return reader_bad(r, "an array is not in its file", name, err);
+  if (e->dtype == t && tm_shape_equal(&e->shape, shape)) return TM_OK;
+  return reader_bad(r, "an array has another dtype or shape than its tensor", name,
+                    err);
+}
+
 /* Rows first..first+n-1 of the tensor, which lie in shard s, to `to`. */
 static tm_status reader_shard(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
                               const tm_ckpt_shard *s, int64_t first, int64_t n,
                               size_t row_bytes, uint8_t *to, tm_err *err) {
-  TM_TRY(reader_use(r, s->file, err));
-  const tm_st_entry *e = tm_st_find(r->open, s->entry);
+  tm_st_file *st;
   tm_shape want = t->shape;
   if (want.rank) want.dim[0] = s->rows;
-  if (!e) return reader_bad(r, "a shard is not in its file", s->entry, err);
-  if (e->dtype != t->dtype || !tm_shape_equal(&e->shape, &want))
-    return reader_bad(r, "a shard has another dtype or shape than its tensor", s->entry,
-                      err);
-  return tm_st_read(r->open, e, (uint64_t)(first - s->first) * row_bytes, to,
+  TM_TRY(reader_use(r, s->file, &st, err));
+  const tm_st_entry *e = tm_st_find(st, s->entry);
+  TM_TRY(reader_entry(r, e, s->entry, t->dtype, &want, err));
+  return tm_st_read(st, e, (uint64_t)(first - s->first) * row_bytes, to,
                     (size_t)n * row_bytes, err);
 }
 
@@ -435,6 +499,95 @@ static tm_status reader_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t, int64_t
   return TM_OK;
 }
 
+/* --- patches --- */
+
+/* Where a patch stands, while rows first..end-1 are being read. */
+typedef struct reader_over {
+  tm_st_file *st;
+  const tm_st_entry *ids, *rows;
+  int64_t n, first, end, last;
+  size_t row_bytes;
+} reader_over;
+
+/* The first position whose id is not below `row`. */
+static tm_status over_find(const reader_over *o, int64_t row, int64_t *out,
+                           tm_err *err) {
+  int64_t lo = 0, hi = o->n, id;
+  while (lo < hi) {
+    int64_t mid = lo + (hi - lo) / 2;
+    TM_TRY(tm_st_read(o->st, o->ids, (uint64_t)mid * sizeof id, &id, sizeof id, err));
+    if (id < row)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  *out = lo;
+  return TM_OK;
+}
+
+/* Positions at.. (n of them, whose ids are id[]) to their rows. */
+static tm_status over_copy(reader_over *o, const int64_t *id, int64_t at, int64_t n,
+                           uint8_t *room, uint8_t *to, tm_err *err) {
+  if (o->row_bytes == 0) return TM_OK;
+  TM_TRY(tm_st_read(o->st, o->rows, (uint64_t)at * o->row_bytes, room,
+                    (size_t)n * o->row_bytes, err));
+  for (int64_t k = 0; k < n; k++) {
+    if (id[k] <= o->last || id[k] >= o->end)
+      return tm_fail(err, TM_EDATALOSS, "\"%.300s\": row ids do not rise",
+                     o->ids->name);
+    o->last = id[k];
+    memcpy(to + (size_t)(id[k] - o->first) * o->row_bytes,
+           room + (size_t)k * o->row_bytes, o->row_bytes);
+  }
+  return TM_OK;
+}
+
+static tm_status over_run(reader_over *o, uint8_t *to, tm_err *err) {
+  int64_t id[READER_IDS], at, end, n;
+  size_t bytes = o->row_bytes > READER_ROWS ? o->row_bytes : READER_ROWS;
+  int64_t step = o->row_bytes ? (int64_t)(bytes / o->row_bytes) : READER_IDS;
+  if (step > READER_IDS) step = READER_IDS;
+  TM_TRY(over_find(o, o->first, &at, err));
+  TM_TRY(over_find(o, o->end, &end, err));
+  uint8_t *room = tm_malloc(bytes);
+  if (!room) return tm_nomem(err, "rows of a checkpoint");
+  tm_status s = TM_OK;
+  for (; at < end && s == TM_OK; at += n) {
+    n = end - at < step ? end - at : step;
+    s = tm_st_read(o->st, o->ids, (uint64_t)at * sizeof *id, id, (size_t)n * sizeof *id,
+                   err);
+    if (s == TM_OK) s = over_copy(o, id, at, n, room, to, err);
+  }
+  tm_free(room, bytes);
+  return s;
+}
+
+/* Lay what patch p says of rows first..first+n-1 over `to`. */
+static tm_status reader_over_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
+                                  const tm_ckpt_patch *p, int64_t first, int64_t n,
+                                  uint8_t *to, tm_err *err) {
+  reader_over o = {.n = p->n, .first = first, .end = first + n, .last = first - 1};
+  tm_shape list = tm_shape_of(1, &p->n), rows = t->shape;
+  rows.dim[0] = p->n;
+  o.row_bytes = row_bytes_of(t);
+  TM_TRY(reader_use(r, p->file, &o.st, err));
+  o.ids = tm_st_find(o.st, p->ids);
+  o.rows = tm_st_find(o.st, p->rows);
+  TM_TRY(reader_entry(r, o.ids, p->ids, TM_I64, &list, err));
+  TM_TRY(reader_entry(r, o.rows, p->rows, t->dtype, &rows, err));
+  return over_run(&o, to, err);
+}
+
+size_t tm_ckpt_nfile(const tm_ckpt_reader *r) { return r->nfile; }
+
+const char *tm_ckpt_file_at(const tm_ckpt_reader *r, size_t i, uint64_t *size,
+                            uint32_t *crc) {
+  TM_DCHECK(i < r->nfile);
+  *size = r->file[i].size;
+  *crc = r->file[i].crc;
+  return r->file[i].name;
+}
+
 tm_status tm_ckpt_read(tm_ckpt_reader *r, const tm_ckpt_tensor *t, int64_t first,
                        int64_t n, tm_tensor **out, tm_err *err) {
   *out = NULL;
@@ -446,6 +599,8 @@ tm_status tm_ckpt_read(tm_ckpt_reader *r, const tm_ckpt_tensor *t, int64_t first
   if (shape.rank) shape.dim[0] = n;
   TM_TRY(tm_tensor_new(t->dtype, &shape, out, err));
   tm_status s = reader_rows(r, t, first, n, row_bytes_of(t), (*out)->v.data, err);
+  for (size_t i = 0; s == TM_OK && n > 0 && i < t->npatch; i++)
+    s = reader_over_rows(r, t, &t->patch[i], first, n, (*out)->v.data, err);
   if (s) {
     tm_tensor_unref(*out);
     *out = NULL;

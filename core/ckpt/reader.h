@@ -27,12 +27,21 @@ typedef struct tm_ckpt_shard {
   int64_t first, rows;
 } tm_ckpt_shard;
 
+/* Rows that changed since the base was saved: they stand before what the shards say. */
+typedef struct tm_ckpt_patch {
+  size_t file;
+  char *ids, *rows; /* entries: (n) int64, rising; (n, row...) */
+  int64_t n;
+} tm_ckpt_patch;
+
 typedef struct tm_ckpt_tensor {
   char *name;
   tm_dtype dtype;
   tm_shape shape;
   tm_ckpt_shard *shard; /* in order of their rows, which they cover */
   size_t nshard;
+  tm_ckpt_patch *patch; /* of an incremental checkpoint */
+  size_t npatch;
 } tm_ckpt_tensor;
 
 typedef enum tm_ckpt_kind {
@@ -63,6 +72,11 @@ TM_CHECKED tm_status tm_ckpt_verify_rows(tm_ckpt_reader *r, const tm_ckpt_tensor
 void tm_ckpt_trust(tm_ckpt_reader *r);
 /* Size and checksum of checkpoint.json: who sees the same ones sees this checkpoint. */
 void tm_ckpt_identity(const tm_ckpt_reader *r, uint64_t *size, uint32_t *crc);
+
+/* The data files: name, bytes, checksum. */
+size_t tm_ckpt_nfile(const tm_ckpt_reader *r);
+const char *tm_ckpt_file_at(const tm_ckpt_reader *r, size_t i, uint64_t *size,
+                            uint32_t *crc);
 
 size_t tm_ckpt_ntensor(const tm_ckpt_reader *r);
 const tm_ckpt_tensor *tm_ckpt_tensor_at(const tm_ckpt_reader *r, size_t i);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "host/inspect.h"
 #include "host/launch.h"
 #include "host/role.h"
 #include "host/script.h"
@@ -16,6 +17,7 @@ static const struct {
     {"launch", tm_host_launch},
     {"worker", tm_host_role},
     {"ps", tm_host_role},
+    {"inspect", tm_host_inspect},
 };
 
 /* Standard streams that were closed become /dev/null: what is opened next would take

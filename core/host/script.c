@@ -213,6 +213,7 @@ static int script_usage(FILE *to) {
       "usage: tidemill [-e TEXT] [script.lua [args]]\n"
       "       tidemill launch --workers N --ps N script.lua [args]\n"
       "       tidemill worker | ps      a task of the cluster that TM_CONFIG names\n"
+      "       tidemill inspect CHECKPOINT [NAME...]   what a checkpoint holds\n"
       "       tidemill --version | --help\n"
       "Without a script: a prompt, or the script on standard input.\n",
       to);

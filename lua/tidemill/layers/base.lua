@@ -247,6 +247,8 @@ end
 
 -- --- calling ---
 
+local after_build = {}
+
 --- Build if that was not done: `shape` is the input's (a structure of shapes for a
 --- structure of inputs); the first size is -1, the batch.
 function Layer:ensure_built(x)
@@ -254,7 +256,11 @@ function Layer:ensure_built(x)
   local shape = nest.map(values.shape_of_input, x)
   place.within(self._scope, function() self:build(shape) end)
   rawset(self, "built", true)
+  for _, fn in ipairs(after_build) do fn(self) end
 end
+
+--- Call fn(layer) whenever a layer has got its variables.
+function Layer.after_build(fn) after_build[#after_build + 1] = fn end
 
 local function reset_losses(self)
   self:walk(function(layer) rawset(layer, "_losses", {}) end)

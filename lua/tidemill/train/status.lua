@@ -227,22 +227,12 @@ end
 
 -- --- later ---
 
---- After a layer was built, whoever waits looks again.
-local function watch_builds()
-  local ensure_built = Layer.ensure_built
-  function Layer:ensure_built(x)
-    if self.built then return end
-    ensure_built(self, x)
-    M.look_again()
-  end
-end
-
 local watched = false
 
 local function wait(self)
   if not watched then
     watched = true
-    watch_builds()
+    Layer.after_build(function() M.look_again() end)
   end
   waiting[self.owner] = self
   for object in pairs(self.walked) do waiting[object] = self end

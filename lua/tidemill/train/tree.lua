@@ -131,9 +131,19 @@ local function visit_optimizer(walk, path, optimizer)
   walk.optimizers[#walk.optimizers + 1] = { path = path, optimizer = optimizer }
 end
 
+--- As nest.keys; a number under "n" of a table without positions is a value.
+local function keys_of(x)
+  local keys = nest.keys(x)
+  if type(x.n) == "number" and type(keys[1]) ~= "number" then
+    keys[#keys + 1] = "n"
+    table.sort(keys)
+  end
+  return keys
+end
+
 local function visit_plain(walk, path, x)
   walk.tables[path] = walk.depth == 0 and x or nil
-  for _, key in ipairs(nest.keys(x)) do
+  for _, key in ipairs(keys_of(x)) do
     visit(walk, join(path, M.key_text(key)), x[key], x, key)
   end
 end
