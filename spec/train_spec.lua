@@ -139,6 +139,44 @@ describe("tm.train", function()
         names(path))
     end)
 
+    it("keeps tensors of strings, with any bytes in them", function()
+      local list = { "", "жук", "a\0b\255", ("x"):rep(1000) }
+      local path = assert(train.Checkpoint { words = tm.tensor(list), one = tm.tensor "s",
+        none = tm.tensor { "x" }:slice { { 2, 1 } } }:save(dir .. "/c"))
+      local c = train.Checkpoint { words = tm.tensor { "old", "o", "o", "o" }, one = tm.tensor "",
+        none = tm.tensor { "x" }:slice { { 2, 1 } } }
+      assert(c:restore(path)):assert_consumed()
+      assert.same(list, c.words:totable())
+      assert.equal("s", c.one:item())
+      assert.same(list, assert(train.load_variable(path, "words")):totable())
+      assert.same({ 0 }, c.none.shape)
+    end)
+
+    it("keeps what preprocessing layers learned, in models and alone", function()
+      local words = tm.tensor { "b", "a", "b", "c", "b", "a" }
+      local function make()
+        return { lookup = tm.layers.StringLookup {}, ids = tm.layers.IntegerLookup { num_oov_indices = 0 },
+          bins = tm.layers.Discretization { num_bins = 3 },
+          model = tm.Sequential { tm.layers.Normalization {}, tm.layers.Dense { units = 1 } } }
+      end
+      local a = make()
+      a.lookup:adapt(words)
+      a.ids:adapt(tm.tensor({ 7, 7, 9 }, "int64"))
+      a.bins:adapt(tm.tensor { 1, 2, 3, 4, 5, 6 })
+      a.model.layers[1]:adapt(X)
+      local want = a.model(X):totable()
+      local path = assert(train.Checkpoint(a):save(dir .. "/c"))
+      local b = make()
+      local status = assert(train.Checkpoint(b):restore(path))
+      assert.same({ "[UNK]", "b", "a", "c" }, b.lookup:get_vocabulary())
+      assert.same({ 1, 0, 3 }, b.lookup(tm.tensor { "b", "z", "c" }):totable())
+      assert.same({ 7, 9 }, b.ids:get_vocabulary())
+      assert.same(a.bins.bin_boundaries, b.bins.bin_boundaries)
+      assert.same(want, b.model(X):totable())
+      status:assert_consumed()
+      fails("invalid_argument", "string", train.Checkpoint { lookup = b.ids }:restore(path))
+    end)
+
     it("restores what is built later when nobody keeps the checkpoint", function()
       local model = dense_model()
       local want = model(X):totable()

@@ -15,6 +15,7 @@
 #include "ckpt/safetensors.h"
 #include "ckpt/sealed.h"
 #include "ckpt/writer.h"
+#include "tensor/codec.h"
 
 /*
  * Design.  The index is copied out of jansson's tree and checked; few data files are
@@ -198,11 +199,13 @@ static tm_status reader_tensor(tm_ckpt_reader *r, const char *name, const json_t
   r->ntensor++;
   const char *dtype = json_string_value(json_object_get(o, "dtype"));
   t->dtype = dtype ? tm_dtype_of_name(dtype) : TM_DTYPE_NONE;
-  if (t->dtype == TM_DTYPE_NONE || t->dtype == TM_STRING)
+  if (t->dtype == TM_DTYPE_NONE)
     return reader_bad(r, "a tensor of an unknown dtype", name, err);
   TM_TRY(reader_shape(r, name, json_object_get(o, "shape"), &t->shape, err));
   TM_TRY(reader_shards(r, t, json_object_get(o, "shards"), err));
   TM_TRY(reader_patches(r, t, json_object_get(o, "patches"), err));
+  if (t->dtype == TM_STRING && (t->nshard != 1 || t->npatch))
+    return reader_bad(r, "strings in several pieces", name, err);
   if (tm_map_puts(r->by_name, name, strlen(name), t)) return tm_nomem(err, r->path);
   return TM_OK;
 }
@@ -578,6 +581,48 @@ static tm_status reader_over_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
   return over_run(&o, to, err);
 }
 
+/* --- strings: one array of bytes (tensor/codec.h) --- */
+
+static tm_status strings_get(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
+                             const tm_st_entry *e, tm_st_file *st, tm_tensor **out,
+                             tm_err *err) {
+  uint64_t n = e->end - e->begin;
+  tm_tensor_head head = {TM_STRING, t->shape, n};
+  if (n / 4 < (uint64_t)tm_shape_count(&t->shape))
+    return reader_bad(r, "strings are cut off", t->name, err);
+  void *p = tm_malloc((size_t)n + 1);
+  if (!p) return tm_nomem(err, r->path);
+  tm_status s = tm_st_read(st, e, 0, p, (size_t)n, err);
+  if (s == TM_OK) s = tm_payload_get(&head, p, (size_t)n, out, err);
+  tm_free(p, (size_t)n + 1);
+  return s;
+}
+
+static tm_status reader_strings(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
+                                int64_t first, int64_t n, tm_tensor **out,
+                                tm_err *err) {
+  tm_st_file *st;
+  tm_tensor *all;
+  TM_TRY(reader_use(r, t->shard->file, &st, err));
+  const tm_st_entry *e = tm_st_find(st, t->shard->entry);
+  if (!e || e->dtype != TM_U8)
+    return reader_bad(r, "strings are not in their file", t->name, err);
+  TM_TRY(strings_get(r, t, e, st, &all, err));
+  if (n == rows_of(&t->shape)) {
+    *out = all;
+    return TM_OK;
+  }
+  tm_status s = tm_tensor_rows(all, first, n, out, err);
+  tm_tensor_unref(all);
+  return s;
+}
+
+/* Kernels rely on 0 and 1. */
+static void reader_bools(tm_tensor *t) {
+  uint8_t *p = t->v.data;
+  for (int64_t i = 0, n = tm_view_count(&t->v); i < n; i++) p[i] = p[i] != 0;
+}
+
 size_t tm_ckpt_nfile(const tm_ckpt_reader *r) { return r->nfile; }
 
 const char *tm_ckpt_file_at(const tm_ckpt_reader *r, size_t i, uint64_t *size,
@@ -595,12 +640,14 @@ tm_status tm_ckpt_read(tm_ckpt_reader *r, const tm_ckpt_tensor *t, int64_t first
   if (first < 0 || n < 0 || first > rows || n > rows - first)
     return tm_fail(err, TM_ERANGE, "\"%.200s\" has %" PRId64 " rows in the checkpoint",
                    t->name, rows);
+  if (t->dtype == TM_STRING) return reader_strings(r, t, first, n, out, err);
   tm_shape shape = t->shape;
   if (shape.rank) shape.dim[0] = n;
   TM_TRY(tm_tensor_new(t->dtype, &shape, out, err));
   tm_status s = reader_rows(r, t, first, n, row_bytes_of(t), (*out)->v.data, err);
   for (size_t i = 0; s == TM_OK && n > 0 && i < t->npatch; i++)
     s = reader_over_rows(r, t, &t->patch[i], first, n, (*out)->v.data, err);
+  if (s == TM_OK && t->dtype == TM_BOOL) reader_bools(*out);
   if (s) {
     tm_tensor_unref(*out);
     *out = NULL;

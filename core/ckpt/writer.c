@@ -15,6 +15,7 @@
 #include "ckpt/file.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/sealed.h"
+#include "tensor/codec.h"
 
 /*
  * Design.  put() collects references; flush() writes them as one safetensors file.  The
@@ -219,10 +220,9 @@ static tm_status writer_fits(tm_ckpt_writer *w, const char *name, const tm_shape
 }
 
 /* Note the piece in the index and keep it until flush. */
-static tm_status writer_keep(tm_ckpt_writer *w, int64_t first, tm_tensor *t,
-                             tm_err *err) {
+static tm_status writer_keep(tm_ckpt_writer *w, int64_t first, int64_t rows,
+                             tm_tensor *t, tm_err *err) {
   char entry[WRITER_MAX_NAME + 32];
-  int64_t rows = shape_rows(&t->v.shape);
   bool whole = rows == shape_rows(&w->shape);
   if (whole)
     snprintf(entry, sizeof entry, "%s", w->name);
@@ -248,16 +248,35 @@ static tm_status writer_open(const tm_ckpt_writer *w, tm_err *err) {
   return TM_OK;
 }
 
+/* Strings are kept as one array of bytes; the index says what they are. */
+static tm_status writer_strings(tm_ckpt_writer *w, const char *name,
+                                const tm_shape *shape, int64_t first, tm_tensor *t,
+                                tm_err *err) {
+  tm_tensor *bytes;
+  tm_buf b = TM_BUF_INIT(SIZE_MAX / 4);
+  if (first || !tm_shape_equal(shape, &t->v.shape))
+    return tm_fail(err, TM_EINVAL, "\"%.200s\": strings are saved whole", name);
+  TM_TRY(writer_fits(w, name, shape, first, &t->v, err));
+  tm_status s = tm_payload_put(&b, &t->v) ? writer_nomem(err) : TM_OK;
+  tm_shape list = tm_shape_of(1, (int64_t[]){(int64_t)b.len});
+  if (s == TM_OK) s = tm_tensor_new(TM_U8, &list, &bytes, err);
+  if (s == TM_OK) {
+    if (b.len) memcpy(bytes->v.data, b.data, b.len);
+    s = writer_keep(w, first, shape_rows(shape), bytes, err);
+    tm_tensor_unref(bytes);
+  }
+  tm_buf_release(&b);
+  return s;
+}
+
 static tm_status writer_put(tm_ckpt_writer *w, const char *name, const tm_shape *shape,
                             int64_t first, tm_tensor *t, tm_err *err) {
-  if (t->v.dtype == TM_STRING)
-    return tm_fail(err, TM_EINVAL, "\"%.200s\": tensors of strings are not saved",
-                   name);
+  if (t->v.dtype == TM_STRING) return writer_strings(w, name, shape, first, t, err);
   TM_TRY(writer_fits(w, name, shape, first, &t->v, err));
   uint64_t bytes = tm_view_bytes(&t->v);
   if (w->npiece == WRITER_BATCH || w->pending + bytes > TM_CKPT_BATCH_BYTES)
     TM_TRY(writer_flush(w, err));
-  return writer_keep(w, first, t, err);
+  return writer_keep(w, first, shape_rows(&t->v.shape), t, err);
 }
 
 tm_status tm_ckpt_put(tm_ckpt_writer *w, const char *name, const tm_shape *shape,

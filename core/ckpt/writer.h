@@ -15,6 +15,9 @@
  *                            "shards": [{ "file", "entry", "first", "rows" }] } },
  *       "values":  { name: number | bool | string | { "number": "inf" } | { "hex" } } }
  *
+ * Strings, which the data files cannot hold, are kept as an array of bytes: the length
+ * of each, 4 bytes little-endian, then all bytes; "dtype" is "string".
+ *
  * A tensor may come in pieces of its first axis, from row 0 on, each behind the last.
  * Tensors are held until 32 MB are together (one larger than that alone), then written
  * as a file: that is what a save takes of memory.

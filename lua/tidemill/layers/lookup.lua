@@ -152,6 +152,27 @@ end
 --- Number of ids.
 function IndexLookup:vocabulary_size() return #self:get_vocabulary() end
 
+--- What checkpoints keep of the layer.
+IndexLookup.adapted = { "vocabulary" }
+
+function IndexLookup:get_adapted()
+  local words = rawget(self, "_words")
+  if not words then return nil end
+  return core.eagerly(function()
+    if #words > 0 then return tm.tensor(words, self.key_dtype) end
+    return tm.tensor({ self.key_kind == "string" and "" or 0 }, self.key_dtype):narrow(1, 1, 0)
+  end)
+end
+
+function IndexLookup:set_adapted(_, x)
+  if x.dtype ~= self.key_dtype then
+    errors.raise("invalid_argument", "%s: its vocabulary is of %s, the checkpoint's is %s", self.name, self.key_dtype,
+      x.dtype)
+  end
+  rawset(self, "_words", check_words(self.class_name, x:totable(), self.key_kind))
+  rawset(self, "_table", nil)
+end
+
 --- Two tensors, keys and values, for the op `lookup`.
 local function table_of(self)
   local t = rawget(self, "_table")

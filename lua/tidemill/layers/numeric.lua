@@ -79,6 +79,15 @@ function M.Normalization:adapt(ds)
   rawset(self, "variance", tm.cast(m2 / n, "float32"))
 end
 
+--- What checkpoints keep of the layer.
+M.Normalization.adapted = { "mean", "variance" }
+
+function M.Normalization:get_adapted(key)
+  return self[key] ~= nil and core.eagerly(values.tensor, self[key], "float32") or nil
+end
+
+function M.Normalization:set_adapted(key, x) rawset(self, key, x) end
+
 --- A statistic as x needs it: along the axis, whatever stands behind it.
 local function spread(self, statistic, x)
   local s = core.eagerly(values.tensor, statistic, "float32")
@@ -156,6 +165,16 @@ function M.Discretization:adapt(ds)
   end
   self.bin_boundaries = bounds
 end
+
+M.Discretization.adapted = { "bin_boundaries" }
+
+function M.Discretization:get_adapted()
+  local list = self.bin_boundaries
+  if not list then return nil end
+  return core.eagerly(function() return #list == 0 and tm.zeros({ 0 }, "float64") or tm.tensor(list, "float64") end)
+end
+
+function M.Discretization:set_adapted(_, x) self.bin_boundaries = x:totable() end
 
 function M.Discretization:call(x)
   if not self.bin_boundaries then

@@ -40,6 +40,11 @@ end
 
 function write.value(w, l) must(w:value(l.name, l.holder[l.key])) end
 
+function write.adapted(w, l)
+  local x = l.layer:get_adapted(l.key)
+  if x then must(w:put(l.name, x, x.shape, 0)) end
+end
+
 function write.iterator(w, l) must(w:value(l.name, l.iterator:state())) end
 
 function write.random(w, l)

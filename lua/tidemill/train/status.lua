@@ -91,6 +91,8 @@ function put.tensor(self, l) l.holder[l.key] = read(self, l.found) end
 
 function put.value(self, l) l.holder[l.key] = self.values[l.found] end
 
+function put.adapted(self, l) l.layer:set_adapted(l.key, read(self, l.found)) end
+
 function put.iterator(self, l)
   local state = self.values[l.found]
   if type(state) ~= "string" then
@@ -171,7 +173,7 @@ local function fill(self, todo)
   for _, l in ipairs(todo) do
     if load[l.kind] then
       load[l.kind](self, list, l)
-    elseif l.kind == "tensor" then
+    elseif l.kind == "tensor" or l.kind == "adapted" then
       must(self.reader:check(l.found))
     end
   end
@@ -193,7 +195,7 @@ local function resolve(self)
     if not self.done[l.name] and (not self.only or load[l.kind]) then
       if match(self, l, walk.aliases) then
         todo[#todo + 1] = l
-      elseif l.kind ~= "slot" and l.name ~= "save_counter" then -- write() does not count
+      elseif l.kind ~= "slot" and l.kind ~= "adapted" and l.name ~= "save_counter" then -- write() does not count
         self.missing[#self.missing + 1] = l.name
       end
     end

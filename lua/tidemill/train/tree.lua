@@ -6,7 +6,8 @@
 ---     tree.aliases     -- { { "optimizer", "model/optimizer" } }: an object met again
 ---
 --- Kinds of leaves: "variable" (leaf.variable), "slot" (leaf.optimizer, .variable, .slot),
---- "tensor" and "value" (leaf.holder[leaf.key]), "random", "iterator" (leaf.iterator).
+--- "tensor" and "value" (leaf.holder[leaf.key]), "random", "iterator" (leaf.iterator),
+--- "adapted": what a layer learned in adapt (leaf.layer, leaf.key).
 ---
 --- Names: keys are joined by "/"; in a key "." is written "..", "/" is ".S", and a string
 --- that looks like a position begins with ".N".
@@ -108,6 +109,9 @@ local function visit_layer(walk, path, layer)
   visit_rest(walk, path, "layers", all.layers, set_of(named.layers))
   visit_rest(walk, path, "variables", all.variables, set_of(named.variables))
   visit_rest(walk, path, "weights", layer._own, set_of(all.variables))
+  for _, key in ipairs(layer.adapted or {}) do
+    leaf(walk, { name = join(path, key), kind = "adapted", layer = layer, key = key })
+  end
   for _, m in ipairs(layer._named_metrics) do
     visit(walk, join(join(path, "metrics"), M.key_text(m.name)), m)
   end
