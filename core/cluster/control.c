@@ -23,6 +23,7 @@ void tm_start_pack(tm_packer *w, const tm_start *s, const char *const *ps) {
   tm_pack_int(w, s->silence_ns);
   tm_pack_int(w, s->connect_timeout_ns);
   tm_pack_int(w, s->chief_timeout_ns);
+  tm_pack_int(w, s->replicas);
   tm_pack_array(w, (uint32_t)s->nps);
   for (int32_t i = 0; i < s->nps; i++) tm_pack_cstr(w, ps[i]);
 }
@@ -41,6 +42,7 @@ tm_status tm_start_unpack(const void *p, size_t n, tm_start *s, tm_err *err) {
   s->silence_ns = tm_unpack_range(&r, 0, INT64_MAX);
   s->connect_timeout_ns = tm_unpack_range(&r, 0, INT64_MAX);
   s->chief_timeout_ns = tm_unpack_range(&r, 0, INT64_MAX);
+  s->replicas = (int32_t)tm_unpack_range(&r, 0, 1);
   s->nps = (int32_t)tm_unpack_array(&r, 0, TM_CONTROL_MAX_PS);
   if (s->nps) s->ps = tm_calloc((size_t)s->nps, sizeof *s->ps);
   if (s->nps && !s->ps) return tm_nomem(err, "the addresses of a cluster");

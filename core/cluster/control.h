@@ -18,6 +18,7 @@ typedef struct tm_start {
   uint64_t incarnation; /* of the worker, as ps see it: new with each start */
   int64_t heartbeat_ns, silence_ns, connect_timeout_ns;
   int64_t chief_timeout_ns; /* without a chief for so long the task ends; 0: never */
+  int32_t replicas;         /* 1: each lane has a copy on the next ps */
   int32_t nps;
   char (*ps)[280]; /* addresses; tm_start_release */
 } tm_start;

@@ -18,19 +18,27 @@
  * again: a ps that has applied them ignores the UPDATEs (their token says so) and
  * answers the READs.  Making, dropping, refusing and counting may be said twice.
  *
+ * Where a lane has a copy on another ps both are tried in turn: only the one that is
+ * the primary at that time serves it.  Then silence is a reason to look elsewhere too.
+ *
  * Invariants:
  *   (1) From begin to the end of wait meta, seg and what the segments point at stay.
  *   (2) Every UPDATE has a token: without one of a closure it is numbered here, and the
  *       ps remembers the last number of each client.
- *   (3) All connections of a client are to one incarnation of its ps.
- *   (4) Silence, a cancelled wait and a ps known to be lost end a request at once; a
- *       cut does so after the time that silence may take, or sooner (REMOTE_DEAD) when
- *       nobody listens there.
+ *   (3) All connections of a client are to one run of its lane: to what it held before.
+ *   (4) A cancelled wait and a ps known to be lost end a request at once, silence too
+ *       where there is no copy; a cut does so after the time that silence may take, or
+ *       sooner when nobody is there.
  */
-enum { REMOTE_META = 16 << 20, REMOTE_DEAD = 10 };
+enum { REMOTE_META = 16 << 20, REMOTE_PLACES = 2 };
 #define REMOTE_SLOW_NS  600000000000 /* making a large shard may take long */
 #define REMOTE_TRY_NS   1000000000   /* one try to connect */
 #define REMOTE_AGAIN_NS 10000000000  /* how long to try where silence has no end */
+
+typedef struct remote_place {
+  char address[280], task[48];
+  tm_cancel *lost;
+} remote_place;
 
 typedef struct remote_client {
   tm_ps_client c; /* first */
@@ -38,12 +46,16 @@ typedef struct remote_client {
   tm_buf meta;
   tm_segments seg;
   uint64_t id, number, self; /* of requests, of UPDATEs without a closure; whose */
-  uint64_t incarnation;      /* of the ps */
+  uint64_t run;              /* of the lane; 0: not yet known */
   int64_t silence;
-  uint16_t kind;          /* of the outstanding request */
-  bool told;              /* its answer was an error of the ps */
-  tm_channel_options opt; /* its texts are these: */
-  char address[280], task[48];
+  int32_t lane;
+  uint16_t kind; /* of the outstanding request */
+  bool told;     /* its answer was an error of the ps */
+  bool anew;     /* the lane began anew: no use in trying */
+  tm_channel_options opt;
+  tm_cancel *gone;
+  int nplace, at;
+  remote_place place[REMOTE_PLACES];
 } remote_client;
 
 /* --- connecting --- */
@@ -53,30 +65,90 @@ static void remote_disconnect(remote_client *r) {
   r->ch = NULL;
 }
 
-/* *anew (may be NULL): another ps answers there now, so there is no use in trying. */
-static tm_status remote_connect(remote_client *r, int64_t timeout_ns, bool retry,
-                                bool *anew, tm_err *err) {
-  tm_channel_options o = r->opt;
-  o.connect_timeout_ns = timeout_ns;
-  o.retry = retry;
-  TM_TRY(tm_channel_open(&o, &r->ch, err));
-  uint64_t now = tm_channel_peer(r->ch)->incarnation;
-  if (r->incarnation == 0 || r->incarnation == now) {
-    r->incarnation = now;
-    return TM_OK;
-  }
-  if (anew) *anew = true;
-  remote_disconnect(r);
+static tm_status remote_started_anew(remote_client *r, tm_err *err) {
+  r->anew = true;
   if (err) memcpy(err->task, r->c.task, sizeof err->task);
   return tm_fail(err, TM_EUNAVAILABLE, "%s (%s) was started anew: what it held is gone",
-                 r->c.task, r->address);
+                 r->c.task, r->place[r->at].address);
+}
+
+static tm_status remote_take_error(remote_client *r, const tm_frame *f,
+                                   const uint8_t *meta, tm_err *err) {
+  tm_unpacker u;
+  tm_err theirs;
+  r->told = true;
+  tm_unpack_init(&u, meta, f->meta_bytes);
+  tm_err_unpack(&u, &theirs);
+  TM_TRY(tm_unpack_end(&u, err));
+  TM_TRY(tm_channel_end(r->ch, err));
+  if (!err) return theirs.code;
+  *err = theirs;
+  if (!err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
+  return theirs.code;
+}
+
+/* Say which lane this is about.  TM_EAGAIN: it is not served there (now). */
+static tm_status remote_say_lane(remote_client *r, tm_err *err) {
+  tm_buf b = TM_BUF_INIT(64);
+  tm_packer w;
+  tm_unpacker u;
+  tm_frame f = {.kind = TM_F_PS_OPEN};
+  const uint8_t *meta;
+  tm_pack_init(&w, &b);
+  tm_pack_int(&w, r->lane);
+  tm_status s = w.status ? tm_nomem(err, "a request")
+                         : tm_channel_send(r->ch, &f, &b, NULL, 0, err);
+  tm_buf_release(&b);
+  TM_TRY(s);
+  TM_TRY(tm_channel_head(r->ch, &f, &meta, err));
+  if (f.kind == TM_F_ERROR) return remote_take_error(r, &f, meta, err);
+  if (f.kind != TM_F_PS_OPENED)
+    return tm_fail(err, TM_EDATALOSS, "%s does not answer what it serves", r->c.task);
+  tm_unpack_init(&u, meta, f.meta_bytes);
+  uint64_t run = tm_unpack_uint(&u);
+  TM_TRY(tm_unpack_end(&u, err));
+  TM_TRY(tm_channel_end(r->ch, err));
+  if (r->run && r->run != run) return remote_started_anew(r, err);
+  r->run = run;
+  return TM_OK;
+}
+
+/* One try at the present place. */
+static tm_status remote_connect(remote_client *r, int64_t timeout_ns, tm_err *err) {
+  const remote_place *p = &r->place[r->at];
+  tm_channel_options o = r->opt;
+  o.address = p->address;
+  o.expect_task = p->task[0] ? p->task : NULL;
+  o.lost = p->lost;
+  o.connect_timeout_ns = timeout_ns;
+  o.retry = false;
+  tm_status s = tm_channel_open(&o, &r->ch, err);
+  if (s == TM_OK) {
+    tm_channel_set_silence(r->ch, timeout_ns);
+    s = remote_say_lane(r, err);
+    tm_channel_set_silence(r->ch, r->opt.silence_ns);
+  }
+  if (s) remote_disconnect(r);
+  if (s && err && !err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
+  return s;
+}
+
+/* "Not served there" is to whoever asks as good as nobody. */
+static tm_status remote_not_served(tm_status s, tm_err *err) {
+  if (s != TM_EAGAIN) return s;
+  if (err) err->code = TM_EUNAVAILABLE;
+  return TM_EUNAVAILABLE;
+}
+
+static bool remote_ended(const remote_client *r) {
+  return tm_cancelled(r->gone) || tm_cancelled(r->opt.cancel) ||
+         (r->nplace == 1 && tm_cancelled(r->place[0].lost));
 }
 
 /* The connection is gone; false: it is not, or there is no use in another one. */
 static bool remote_cut(remote_client *r, tm_status s) {
-  if (s != TM_EUNAVAILABLE || !r->ch) return false;
-  return tm_channel_cut(r->ch) && !tm_cancelled(r->opt.lost) &&
-         !tm_cancelled(r->opt.cancel);
+  if (s != TM_EUNAVAILABLE || remote_ended(r)) return false;
+  return !r->ch || tm_channel_cut(r->ch) || (r->nplace > 1 && tm_channel_broken(r->ch));
 }
 
 static tm_status remote_transmit(remote_client *r, tm_err *err) {
@@ -84,36 +156,68 @@ static tm_status remote_transmit(remote_client *r, tm_err *err) {
   return tm_channel_send(r->ch, &f, &r->meta, r->seg.s, r->seg.n, err);
 }
 
-static bool remote_give_up(remote_client *r, int64_t start, int64_t tried) {
-  int64_t now = tm_now_ns(), all = r->opt.silence_ns;
-  if (tm_cancelled(r->opt.lost) || tm_cancelled(r->opt.cancel)) return true;
-  if (all <= 0) all = REMOTE_AGAIN_NS;
-  bool nobody = now - tried < REMOTE_TRY_NS / 2; /* said so, not just silent */
-  return now - start > (nobody && !r->opt.lost ? all / REMOTE_DEAD : all);
+/* The next place whose task is not known to be gone. */
+static void remote_turn(remote_client *r) {
+  int next = (r->at + 1) % r->nplace;
+  if (!tm_cancelled(r->place[next].lost)) r->at = next;
 }
 
-/* After a cut: connect and send again what is outstanding.  *err is of the cut, and
- * stays where there is no more to say.  since: when it was cut first. */
+static bool remote_give_up(remote_client *r, int64_t since, int64_t tried) {
+  int64_t now = tm_now_ns(), all = r->silence;
+  if (remote_ended(r) || r->anew) return true;
+  if (all <= 0) all = REMOTE_AGAIN_NS;
+  bool nobody = now - tried < REMOTE_TRY_NS / 2; /* said so, not just silent */
+  bool told = r->gone || r->place[0].lost;       /* there is who will say it */
+  if (nobody && !told) all /= r->nplace > 1 ? 2 : 10;
+  return now - since > all;
+}
+
+/* Connect and send what is outstanding.  *err is of the cut, and stays where there is
+ * no more to say.  since: when it was cut first. */
 static tm_status remote_again(remote_client *r, int64_t since, tm_err *err) {
   int64_t pause = 2000000;
-  bool anew = false;
   tm_status s;
   tm_err why;
+  bool silent = r->ch && !tm_channel_cut(r->ch);
+  remote_disconnect(r);
+  if (silent || tm_cancelled(r->place[r->at].lost)) remote_turn(r);
   for (;;) {
     int64_t tried = tm_now_ns();
-    remote_disconnect(r);
     tm_err_clear(&why);
-    s = remote_connect(r, REMOTE_TRY_NS, false, &anew, &why);
+    s = remote_connect(r, REMOTE_TRY_NS, &why);
     if (s == TM_OK && (s = remote_transmit(r, &why)) == TM_OK) return TM_OK;
-    if (s != TM_EUNAVAILABLE || anew || remote_give_up(r, since, tried)) break;
-    tm_sleep_ns(pause);
-    if (pause < 100000000) pause *= 2;
+    remote_disconnect(r);
+    bool away = s == TM_EUNAVAILABLE || s == TM_EAGAIN;
+    if (!away || remote_give_up(r, since, tried)) break;
+    remote_turn(r);
+    if (r->at == 0 || r->nplace == 1) tm_sleep_ns(pause);
+    if (pause < 100000000) pause += pause / 2;
   }
-  remote_disconnect(r);
-  if (s == TM_EUNAVAILABLE && !anew) return err->code;
+  if (s == TM_EAGAIN) s = TM_EUNAVAILABLE;
+  if (s == TM_EUNAVAILABLE && !r->anew) return err->code;
   *err = why;
   if (!err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
   return s;
+}
+
+/* The first connection: until somebody serves the lane, if opt.retry. */
+static tm_status remote_first(remote_client *r, tm_err *err) {
+  int64_t timeout = r->opt.connect_timeout_ns, pause = 2000000;
+  if (timeout <= 0) timeout = REMOTE_AGAIN_NS;
+  int64_t end = tm_now_ns() + timeout;
+  for (;;) {
+    if (err) tm_err_clear(err);
+    tm_status s = remote_connect(r, timeout, err);
+    bool away = s == TM_EUNAVAILABLE || s == TM_EAGAIN;
+    bool other = r->nplace > 1 && r->at == 0;
+    if (!away || remote_ended(r)) return s;
+    if (!other && (!r->opt.retry || tm_now_ns() >= end))
+      return remote_not_served(s, err);
+    remote_turn(r);
+    if (other) continue;
+    tm_sleep_ns(pause);
+    if (pause < 200000000) pause *= 2;
+  }
 }
 
 /* --- one request --- */
@@ -127,9 +231,12 @@ static tm_status remote_send(remote_client *r, tm_frame_kind kind, tm_status pac
     return tm_fail(err, packed, "%s: a request of more than %d bytes of metadata",
                    r->c.task, (int)REMOTE_META);
   if (packed) return tm_nomem(err, "a request");
+  if (r->anew) return remote_started_anew(r, err);
   if (r->ch && tm_channel_broken(r->ch)) remote_disconnect(r);
-  if (!r->ch) TM_TRY(remote_connect(r, REMOTE_TRY_NS, false, NULL, err));
-  tm_status s = remote_transmit(r, err);
+  if (!r->ch && r->nplace > 1) return TM_OK; /* wait looks for who serves it */
+  tm_status s = r->ch ? TM_OK : remote_connect(r, REMOTE_TRY_NS, err);
+  if (s) return remote_not_served(s, err);
+  s = remote_transmit(r, err);
   return remote_cut(r, s) ? TM_OK : s;
 }
 
@@ -143,25 +250,14 @@ static void remote_start(remote_client *r, tm_packer *w) {
 typedef tm_status (*remote_take)(remote_client *r, const tm_frame *f,
                                  const uint8_t *meta, void *ud, tm_err *err);
 
-static tm_status remote_take_error(remote_client *r, const tm_frame *f,
-                                   const uint8_t *meta, tm_err *err) {
-  tm_unpacker u;
-  tm_err theirs;
-  r->told = true;
-  tm_unpack_init(&u, meta, f->meta_bytes);
-  tm_err_unpack(&u, &theirs);
-  TM_TRY(tm_unpack_end(&u, err));
-  TM_TRY(tm_channel_end(r->ch, err));
-  *err = theirs;
-  if (!err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
-  return theirs.code;
-}
-
 /* Wait for the answer of the given kind; an error of the ps becomes ours. */
 static tm_status remote_answer(remote_client *r, tm_frame_kind kind, remote_take take,
                                void *ud, tm_err *err) {
   tm_frame f;
   const uint8_t *meta;
+  if (!r->ch)
+    return tm_fail(err, TM_EUNAVAILABLE, "%s (%s): the connection was cut", r->c.task,
+                   r->place[r->at].address);
   TM_TRY(tm_channel_head(r->ch, &f, &meta, err));
   if (f.id != r->id || (f.kind != kind && f.kind != TM_F_ERROR))
     return tm_fail(err, TM_EDATALOSS, "%s answered a question that was not asked",
@@ -180,7 +276,7 @@ static tm_status remote_finish(remote_client *r, tm_frame_kind kind, remote_take
     tm_err_clear(err);
     r->told = false;
     tm_status s = remote_answer(r, kind, take, ud, err);
-    if (s == TM_OK || (r->told && !tm_channel_broken(r->ch))) return s;
+    if (s == TM_OK || (r->told && r->ch && !tm_channel_broken(r->ch))) return s;
     if (!remote_cut(r, s)) {
       remote_disconnect(r); /* an answer may be half taken */
       return s;
@@ -325,32 +421,41 @@ static void remote_close(tm_ps_client *c) {
   tm_free(r, sizeof *r);
 }
 
-static void remote_options(remote_client *r, const tm_channel_options *opt) {
-  r->opt = *opt;
-  snprintf(r->address, sizeof r->address, "%s", opt->address);
-  r->opt.address = r->address;
-  if (opt->expect_task) {
-    snprintf(r->task, sizeof r->task, "%s", opt->expect_task);
-    r->opt.expect_task = r->task;
-  }
-  snprintf(r->opt.self.purpose, sizeof r->opt.self.purpose, "data");
+static void remote_set_place(remote_place *p, const char *address, const char *task,
+                             tm_cancel *lost) {
+  snprintf(p->address, sizeof p->address, "%s", address);
+  snprintf(p->task, sizeof p->task, "%s", task ? task : "");
+  p->lost = lost;
 }
 
-tm_status tm_ps_client_remote(const tm_channel_options *opt, tm_ps_client **out,
-                              tm_err *err) {
+static void remote_options(remote_client *r, const tm_ps_remote_options *o) {
+  const tm_channel_options *ch = &o->channel;
+  r->opt = *ch;
+  r->gone = o->gone;
+  r->lane = o->lane;
+  r->silence = ch->silence_ns;
+  snprintf(r->opt.self.purpose, sizeof r->opt.self.purpose, "data");
+  remote_set_place(&r->place[r->nplace++], ch->address, ch->expect_task, ch->lost);
+  if (o->other.address)
+    remote_set_place(&r->place[r->nplace++], o->other.address, o->other.task,
+                     o->other.lost);
+  if (ch->expect_task) snprintf(r->c.task, sizeof r->c.task, "%s", ch->expect_task);
+}
+
+tm_status tm_ps_client_lane(const tm_ps_remote_options *opt, tm_ps_client **out,
+                            tm_err *err) {
   *out = NULL;
   remote_client *r = tm_calloc(1, sizeof *r);
   if (!r) return tm_nomem(err, "a client");
   remote_options(r, opt);
-  tm_status s = remote_connect(r, opt->connect_timeout_ns, opt->retry, NULL, err);
+  tm_status s = remote_first(r, err);
   if (s) {
     tm_free(r, sizeof *r);
     return s;
   }
-  r->silence = opt->silence_ns;
   r->self = tm_random_id();
   r->meta.max = REMOTE_META;
-  memcpy(r->c.task, tm_channel_peer(r->ch)->task, sizeof r->c.task);
+  if (!r->c.task[0]) memcpy(r->c.task, tm_channel_peer(r->ch)->task, sizeof r->c.task);
   r->c.begin = remote_begin;
   r->c.wait = remote_wait;
   r->c.create = remote_create;
@@ -358,9 +463,17 @@ tm_status tm_ps_client_remote(const tm_channel_options *opt, tm_ps_client **out,
   r->c.refuse = remote_refuse;
   r->c.stats = remote_stats;
   r->c.put = remote_put;
-  r->c.load = remote_load;
-  r->c.loaded = remote_loaded;
+  if (r->nplace == 1) { /* a copy has to be told the rows */
+    r->c.load = remote_load;
+    r->c.loaded = remote_loaded;
+  }
   r->c.close = remote_close;
   *out = &r->c;
   return TM_OK;
+}
+
+tm_status tm_ps_client_remote(const tm_channel_options *opt, tm_ps_client **out,
+                              tm_err *err) {
+  tm_ps_remote_options o = {.channel = *opt, .lane = -1};
+  return tm_ps_client_lane(&o, out, err);
 }

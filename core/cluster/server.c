@@ -123,7 +123,8 @@ static tm_status server_start_ps(tm_server *s, tm_conn *c, const tm_start *start
   tm_frame f = {.kind = TM_F_OK, .id = id};
   tm_conn_set_limits(c, &lim);
   atomic_fetch_add(&s->starts, 1);
-  if (tm_ps_service_reset(s->ps)) return tm_nomem(err, "a store");
+  if (tm_ps_service_reset(s->ps, start->replicas ? -1 : start->index))
+    return tm_nomem(err, "a store");
   if (tm_conn_send(c, &f, NULL, NULL, 0, NULL, NULL))
     tm_conn_close(c, TM_EUNAVAILABLE, "the start cannot be answered");
   return TM_OK;

@@ -139,21 +139,23 @@ static void session_stop_tasks(tm_session *s) {
     remote_stop_one(s->remote, s->worker[i]->address);
 }
 
-static tm_channel_options remote_data_options(session_remote *r, int32_t i) {
-  return (tm_channel_options){.address = r->address[i],
-                              .expect_task = r->ps[i].task,
-                              .self = r->self,
-                              .connect_timeout_ns = r->start.connect_timeout_ns,
-                              .silence_ns = r->start.silence_ns,
-                              .spin_ns = -1,
-                              .lost = &r->ps[i].lost};
+/* To lane i, wherever it is served. */
+static tm_ps_remote_options remote_data_options(session_remote *r, int32_t i) {
+  tm_channel_options ch = {.address = r->address[i],
+                           .expect_task = r->ps[i].task,
+                           .self = r->self,
+                           .connect_timeout_ns = r->start.connect_timeout_ns,
+                           .silence_ns = r->start.silence_ns,
+                           .spin_ns = -1,
+                           .lost = &r->ps[i].lost};
+  return (tm_ps_remote_options){.channel = ch, .lane = i};
 }
 
 tm_status tm_session_data(session_remote *r, int32_t i, bool retry, tm_ps_client **out,
                           tm_err *err) {
-  tm_channel_options o = remote_data_options(r, i);
-  o.retry = retry;
-  return tm_ps_client_remote(&o, out, err);
+  tm_ps_remote_options o = remote_data_options(r, i);
+  o.channel.retry = retry;
+  return tm_ps_client_lane(&o, out, err);
 }
 
 /* --- workers (threads of the coordinator) --- */
@@ -166,11 +168,11 @@ static tm_status session_refuse_remote(tm_session *s, const session_worker *w,
   for (int32_t i = 0; i < r->nps; i++) {
     tm_ps_client *c;
     tm_err one;
-    tm_channel_options o = remote_data_options(r, i);
-    o.connect_timeout_ns = r->start.silence_ns;
-    o.cancel = &r->hurry;
+    tm_ps_remote_options o = remote_data_options(r, i);
+    o.channel.connect_timeout_ns = r->start.silence_ns;
+    o.channel.cancel = &r->hurry;
     tm_err_clear(&one);
-    tm_status st = tm_ps_client_remote(&o, &c, &one);
+    tm_status st = tm_ps_client_lane(&o, &c, &one);
     if (st == TM_OK) {
       st = c->refuse(c, w->incarnation, &one);
       c->close(c);

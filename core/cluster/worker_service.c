@@ -103,14 +103,16 @@ static tm_status wsession_dial(wsession *w, tm_ps_client **ps, tm_err *err) {
   tm_hello self = w->service->self;
   self.term = tm_conn_peer(w->conn)->term;
   for (int32_t i = 0; i < w->start.nps; i++) {
-    tm_channel_options o = {.address = w->start.ps[i],
-                            .self = self,
-                            .connect_timeout_ns = w->start.connect_timeout_ns,
-                            .silence_ns = w->start.silence_ns,
-                            .spin_ns = -1,
-                            .retry = true,
-                            .cancel = &w->cancel};
-    TM_TRY(tm_ps_client_remote(&o, &ps[i], err));
+    tm_channel_options ch = {.address = w->start.ps[i],
+                             .self = self,
+                             .connect_timeout_ns = w->start.connect_timeout_ns,
+                             .silence_ns = w->start.silence_ns,
+                             .spin_ns = -1,
+                             .retry = true,
+                             .cancel = &w->cancel};
+    tm_ps_remote_options o = {.channel = ch, .lane = i};
+    if (w->start.replicas) o.other.address = w->start.ps[(i + 1) % w->start.nps];
+    TM_TRY(tm_ps_client_lane(&o, &ps[i], err));
   }
   return TM_OK;
 }

@@ -61,9 +61,18 @@ static void conn_free_payload(tm_conn *c) {
   c->pay = c->meta = NULL;
 }
 
+void tm_conn_set_tag(tm_conn *c, void *tag, void (*drop)(void *tag)) {
+  if (c->tag && c->drop_tag) c->drop_tag(c->tag);
+  c->tag = tag;
+  c->drop_tag = drop;
+}
+
+void *tm_conn_tag(const tm_conn *c) { return c->tag; }
+
 void tm_conn_unref(tm_conn *c) {
   if (!c || atomic_fetch_sub(&c->refs, 1) != 1) return;
   TM_DCHECK(!c->out);
+  tm_conn_set_tag(c, NULL, NULL);
   conn_free_payload(c);
   tm_buf_release(&c->in);
   pthread_mutex_destroy(&c->mu);

@@ -48,6 +48,10 @@ const tm_hello *tm_conn_peer(const tm_conn *c);
 /* A pointer of the user's, and what the loop's thread sees of it. */
 void tm_conn_set_user(tm_conn *c, void *user);
 void *tm_conn_user(const tm_conn *c);
+/* A second one, for a layer between: only from this connection's callbacks.  drop(tag)
+ * is called when another takes its place and when the connection is freed. */
+void tm_conn_set_tag(tm_conn *c, void *tag, void (*drop)(void *tag));
+void *tm_conn_tag(const tm_conn *c);
 
 /* New limits; only from this connection's callbacks. */
 void tm_conn_set_limits(tm_conn *c, const tm_conn_limits *limits);

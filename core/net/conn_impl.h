@@ -34,6 +34,8 @@ struct tm_conn {
   const struct tm_listen_options *listen; /* of a server's connection */
   tm_hello peer;
   void *_Atomic user;
+  void *tag; /* loop thread */
+  void (*drop_tag)(void *tag);
 
   /* in: loop thread */
   tm_buf in;

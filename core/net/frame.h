@@ -65,9 +65,15 @@ typedef enum tm_frame_kind {
   TM_F_GATED = 46,
   TM_F_LEAVING = 47,  /* worker to chief: it will end, and why */
   TM_F_RESOURCE = 48, /* a resource that a function makes on the worker */
-  TM_F_LANE = 49,     /* the shards of a ps are served elsewhere now */
+  TM_F_LANE = 49,     /* chief to ps: serve these shards, and who keeps a copy */
 
-  TM_F_REPLICA = 64 /* a primary's UPDATEs to its backup; kinds 64 to 79 */
+  TM_F_PS_OPEN = 64, /* data plane: which lane this connection speaks of */
+  TM_F_PS_OPENED = 65,
+  TM_F_REPLICA = 66,        /* a primary begins to make a backup of a lane */
+  TM_F_REPLICA_TOKENS = 67, /* what the lane's ps remembers of UPDATEs */
+  TM_F_REPLICA_SHARD = 68,  /* a shard as it is at this moment */
+  TM_F_REPLICA_DONE = 69,   /* all was said: from now on it may become the primary */
+  TM_F_REPLICA_LOST = 70    /* a primary to the chief: may it go on alone? */
 } tm_frame_kind;
 
 typedef struct tm_frame {
