@@ -72,4 +72,193 @@ describe("a lost ps", function()
         out .. k.boss:err())
     end)
   end
+
+  --- A chief whose ps 0 is killed once it says "go", and is back 0.1 s later.
+  local function killed(policy, text, plain)
+    local k = clusters.start(2, 2)
+    k:chief(script(policy, text, plain))
+    k:says "go"
+    k:kill("ps", 0)
+    P.sleep(0.1)
+    k:run("ps", 0)
+    return k
+  end
+
+  it("is restored while the chief fetches, with and without a timeout", function()
+    local k = killed("restore", [[
+      run(20)
+      c:join()
+      assert(manager:save())
+      local r = c:schedule(function() tm.sleep(0.3) a:assign_add(1) b:assign_add(1) return a + b end)
+      local early = c:schedule(function() return tm.tensor(7) end):fetch()
+      say "go"
+      local ok, e = pcall(r.fetch, r, { timeout = 0.02 })
+      say(early, ok, e.code)
+      say(r:fetch(), a:read():item(), b:read():item(), restored)
+    ]])
+    local out = k:ends()
+    assert.is_truthy(out:find "7[.0]*\tfalse\tdeadline_exceeded\nrestored[^\n]*\n42\t21\t21\t1\n$", out .. k.boss:err())
+  end)
+
+  it("is restored when only the chief's own reads and assigns meet it", function()
+    local k = killed("restore", [[
+      a:assign(5) b:assign(6)
+      assert(manager:save())
+      a:assign(50) b:assign(60)
+      say "go"
+      await "killed"
+      say(a:read():item(), b:read():item())
+      b:assign_add(1)
+      a:assign_add(1)
+      say(a:read():item(), b:read():item(), c:stats().rollbacks)
+    ]])
+    k:tell "killed"
+    local out = k:ends()
+    assert.is_truthy(out:find "restored[^\n]*\n5\t6\n6\t7\t1\n$", out .. k.boss:err())
+  end)
+
+  it("is restored under variables that are being made", function()
+    local k = killed("restore", [[
+      run(10)
+      c:join()
+      assert(manager:save())
+      say "go"
+      local made = {}
+      strategy:scope(function()
+        for i = 1, 40 do
+          made[i] = tm.Variable(i, { name = "made" .. i })
+          tm.sleep(0.01)
+        end
+      end)
+      local sum = 0
+      for i = 1, 40 do sum = sum + made[i]:read():item() end
+      c:schedule(function() made[1]:assign_add(1) made[2]:assign_add(1) end)
+      c:join()
+      say(sum, made[1]:read():item(), made[2]:read():item(), a:read():item(), b:read():item(), restored)
+    ]])
+    local out = k:ends()
+    assert.is_truthy(out:find "\n820[.0]*\t2[.0]*\t3[.0]*\t10\t10\t1\n$", out .. k.boss:err())
+    assert.is_truthy(k.boss:err():find "variables start from their initial values", k.boss:err())
+  end)
+
+  it("is restored under a checkpoint that is being written, and the one before stays whole", function()
+    local k = killed("restore", [[
+      local big
+      strategy:scope(function() big = tm.Variable(tm.zeros({ 2000, 1000 }), { name = "big" }) end)
+      checkpoint.big = big
+      big:assign(tm.ones({ 2000, 1000 }))
+      run(10)
+      c:join()
+      assert(manager:save())
+      run(10)
+      c:join()
+      say "go"
+      for _ = 1, 15 do
+        local path, err = manager:save()
+        say(path and "saved" or err.code)
+      end
+      c:join()
+      say(big:read():reduce_sum():item(), a:read():item(), b:read():item(), restored)
+    ]])
+    local out = k:ends(20)
+    assert.is_truthy(out:find "\n2e%+06\t10\t10\t1\n$" or out:find "\n2000000%.?0?\t10\t10\t1\n$", out .. k.boss:err())
+    assert.is_falsy(out:find "unavailable", out)
+  end)
+
+  it("is restored again when a ps is killed during the restoring", function()
+    local k = clusters.start(2, 2)
+    k:chief(script("restore", [[
+      run(20)
+      c:join()
+      assert(manager:save())
+      run(300, slow)
+      say "go"
+      c:join()
+      say(a:read():item() == c:stats().steps - lost, a:read():item() == b:read():item())
+    ]]))
+    k:says "go"
+    for i = 1, 6 do
+      local which = i % 2
+      k:kill("ps", which)
+      P.sleep(0.01 * i)
+      k:run("ps", which)
+      P.sleep(0.02)
+    end
+    local out = k:ends(20)
+    assert.is_truthy(out:find "restored[^\n]*\ntrue\ttrue\n$", out .. k.boss:err())
+  end)
+
+  it("that is stopped for longer than heartbeat_timeout is started anew when it wakes", function()
+    local k = clusters.start(2, 2)
+    k:chief(script("restore", [[
+      run(20)
+      c:join()
+      assert(manager:save())
+      run(100, slow)
+      say "go"
+      c:join()
+      say(a:read():item() == c:stats().steps - lost, a:read():item() == b:read():item(), restored)
+    ]]))
+    k:says "go"
+    k:signal("STOP", "ps", 1)
+    k:says("task:1 is lost", 5)
+    P.sleep(0.3)
+    k:signal("CONT", "ps", 1)
+    local out = k:ends(20)
+    assert.is_truthy(out:find "restored[^\n]*\ntrue\ttrue\t1\n$", out .. k.boss:err())
+  end)
+
+  it("without a checkpoint manager is failed_precondition, which names it, each time until there is one", function()
+    local k = killed("restore", [[
+      run(20)
+      c:join()
+      assert(manager:save())
+      run(20)
+      c:join()
+      say "go"
+      await "killed"
+      try(c.join, c)
+      try(a.read, a)
+      try(function() local _, err = manager:save() error(err, 0) end)
+      c.checkpoint_manager = manager
+      say(a:read():item(), b:read():item(), restored)
+    ]], true)
+    k:tell "killed"
+    local out = k:ends()
+    local line = "failed_precondition [^\n]*coordinator%.checkpoint_manager[^\n]*\n"
+    assert.is_truthy(out:find("go\n" .. line .. line .. line .. "restored[^\n]*\n20\t20\t1\n$"), out .. k.boss:err())
+  end)
+
+  it("without a checkpoint begins with initial values, which is said", function()
+    local k = killed("restore", [[
+      run(20)
+      c:join()
+      say "go"
+      await "killed"
+      run(5)
+      c:join()
+      say(a:read():item(), b:read():item(), lost, c:stats().rollbacks)
+    ]])
+    k:tell "killed"
+    local out = k:ends()
+    assert.is_truthy(out:find "restored\tnil\t[^\n]*\n5\t5\t20\t1\n$" , out .. k.boss:err())
+    assert.is_truthy(k.boss:err():find "2 variables start from their initial values, there is no checkpoint yet", k.boss:err())
+  end)
+
+  it('with "restore_shards" is restored alone: other ps keep what they have, each function once', function()
+    local k = killed("restore_shards", [[
+      run(20)
+      c:join()
+      assert(manager:save())
+      run(20)
+      c:join()
+      run(200, slow)
+      say "go"
+      c:join()
+      local n = c:stats().steps
+      say(b:read():item() == 240, a:read():item() == n - lost, n >= 240, lost >= 20, restored)
+    ]])
+    local out = k:ends()
+    assert.is_truthy(out:find "restored\tckpt%-1\t/job:ps/task:0\ntrue\ttrue\ttrue\ttrue\t1\n$", out .. k.boss:err())
+  end)
 end)

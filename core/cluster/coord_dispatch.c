@@ -146,7 +146,14 @@ static bool coord_counts(const coord_worker *w, const tm_completion *d) {
   return w->state == COORD_READY || d->status == TM_OK;
 }
 
+/* The worker cannot reach a ps: it is lost, or the way to it is.  That is no error of
+ * the closure. */
+static bool coord_cut_off(const tm_completion *d) {
+  return d->status == TM_EUNAVAILABLE && strncmp(d->err.task, "/job:ps/", 8) == 0;
+}
+
 static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion *d) {
+  if (coord_cut_off(d)) coord_lose_worker(w, &d->err);
   coord_item *it = coord_counts(w, d) ? coord_queue_remove(&w->out, d->id) : NULL;
   if (!it) return; /* it was taken back when the worker was thought lost */
   c->running--;

@@ -111,6 +111,8 @@ TM_CHECKED tm_status coord_worker_new(tm_coordinator *c, int32_t index,
                                       coord_worker **out);
 void coord_worker_free(coord_worker *w);
 void coord_attach(coord_worker *w, tm_worker_link *link);
+/* Its link is of no use any more: what is out of it will run elsewhere. */
+void coord_lose_worker(coord_worker *w, const tm_err *why);
 /* Wait until nobody calls into w's link, take it away; NULL when there is none. */
 tm_worker_link *coord_detach(tm_coordinator *c, coord_worker *w);
 void *coord_janitor(void *c); /* a thread; mu not held */

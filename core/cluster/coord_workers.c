@@ -38,18 +38,21 @@ static bool coord_may_keep(const tm_coordinator *c, const coord_worker *w) {
 
 /* --- links --- */
 
+void coord_lose_worker(coord_worker *w, const tm_err *why) {
+  tm_coordinator *c = w->owner;
+  if (w->state != COORD_READY) return;
+  w->state = COORD_LOST;
+  w->unrefused = true;
+  w->why = *why;
+  c->last_lost = w->index;
+  pthread_cond_signal(&c->work);
+}
+
 static void coord_on_down(void *ud, const tm_err *why) {
   coord_worker *w = ud;
-  tm_coordinator *c = w->owner;
-  pthread_mutex_lock(&c->mu);
-  if (w->state == COORD_READY) {
-    w->state = COORD_LOST;
-    w->unrefused = true;
-    w->why = *why;
-    c->last_lost = w->index;
-    pthread_cond_signal(&c->work);
-  }
-  pthread_mutex_unlock(&c->mu);
+  pthread_mutex_lock(&w->owner->mu);
+  coord_lose_worker(w, why);
+  pthread_mutex_unlock(&w->owner->mu);
 }
 
 static void coord_on_leave(void *ud, const char *why) {

@@ -73,6 +73,7 @@ static void mender_suspend(session_remote *r) {
   bool go = mender_next(r, 0) && !r->closing && !m->suspended;
   if (go) memcpy(why, r->why.msg, sizeof why);
   pthread_mutex_unlock(&r->mu);
+  if (go) tm_log(TM_LOG_WARN, "%s; training pauses until it is restored", why);
   if (go && r->coordinator) {
     tm_coordinator_suspend(r->coordinator, why);
     m->suspended = true;
