@@ -75,10 +75,11 @@ void tm_var_info_pack(tm_packer *w, const tm_var_info *v) {
 }
 
 /* Shards follow each other and cover the rows. */
-static void control_take_shards(tm_unpacker *r, tm_var_info *v) {
+static void control_take_shards(tm_unpacker *r, bool local, tm_var_info *v) {
   int64_t at = 0, rows = v->shape.rank ? v->shape.dim[0] : 1;
   for (int32_t i = 0; i < v->nshard; i++) {
-    v->shard[i].ps = (int32_t)tm_unpack_range(r, 0, TM_CONTROL_MAX_PS);
+    v->shard[i].ps =
+        (int32_t)tm_unpack_range(r, local ? -1 : 0, local ? -1 : TM_CONTROL_MAX_PS);
     v->shard[i].offset = tm_unpack_range(r, at, at);
     v->shard[i].rows = tm_unpack_range(r, 0, rows - at);
     at += v->shard[i].rows;
@@ -87,30 +88,38 @@ static void control_take_shards(tm_unpacker *r, tm_var_info *v) {
     tm_unpack_fail(r, "has shards that do not cover the variable");
 }
 
-tm_status tm_var_info_unpack(const void *p, size_t n, tm_var_info **out, tm_err *err) {
-  tm_unpacker r;
+tm_status tm_var_info_take(tm_unpacker *r, bool local, tm_var_info **out) {
   tm_dtype t;
   tm_shape shape;
   char name[128];
   *out = NULL;
-  tm_unpack_init(&r, p, n);
-  tm_unpack_array(&r, 6, 6);
-  uint64_t uid = tm_unpack_uint(&r);
-  tm_type_unpack(&r, &t, &shape);
-  bool user = tm_unpack_bool(&r);
-  tm_unpack_cstr(&r, name, sizeof name);
-  uint32_t numbers = tm_unpack_array(&r, 3, TM_MAX_SHARDS * 3);
-  if (r.status == TM_OK && numbers % 3) tm_unpack_fail(&r, "has half a shard");
-  if (r.status) return tm_unpack_end(&r, err);
+  tm_unpack_array(r, 6, 6);
+  uint64_t uid = tm_unpack_uint(r);
+  tm_type_unpack(r, &t, &shape);
+  bool user = tm_unpack_bool(r);
+  tm_unpack_cstr(r, name, sizeof name);
+  uint32_t numbers = tm_unpack_array(r, 3, local ? 3 : TM_MAX_SHARDS * 3);
+  if (r->status == TM_OK && numbers % 3) tm_unpack_fail(r, "has half a shard");
+  if (r->status) return r->status;
   tm_var_info *v;
-  if (tm_var_info_new(uid, t, &shape, name, user, (int32_t)numbers / 3, &v))
-    return tm_nomem(err, "a variable");
-  control_take_shards(&r, v);
-  tm_status s = tm_unpack_end(&r, err);
-  if (s)
-    tm_var_info_unref(v);
-  else
+  TM_TRY(tm_var_info_new(uid, t, &shape, name, user, (int32_t)numbers / 3, &v));
+  control_take_shards(r, local, v);
+  if (r->status == TM_OK)
     *out = v;
+  else
+    tm_var_info_unref(v);
+  return r->status;
+}
+
+tm_status tm_var_info_unpack(const void *p, size_t n, tm_var_info **out, tm_err *err) {
+  tm_unpacker r;
+  tm_unpack_init(&r, p, n);
+  if (tm_var_info_take(&r, false, out) == TM_ENOMEM) return tm_nomem(err, "a variable");
+  tm_status s = tm_unpack_end(&r, err);
+  if (s) {
+    tm_var_info_unref(*out);
+    *out = NULL;
+  }
   return s;
 }
 
@@ -169,7 +178,7 @@ void tm_closure_release(tm_closure *c) {
 
 void tm_completion_pack(tm_letter *l, const tm_completion *d) {
   tm_packer *w = &l->w;
-  tm_pack_array(w, 7);
+  tm_pack_array(w, 8);
   tm_pack_uint(w, d->id);
   if (d->status)
     tm_err_pack(w, &d->err);
@@ -179,15 +188,30 @@ void tm_completion_pack(tm_letter *l, const tm_completion *d) {
   tm_pack_uint(w, d->count.updates);
   tm_pack_uint(w, d->count.bytes_read);
   tm_pack_uint(w, d->count.bytes_updated);
+  tm_pack_array(w, (uint32_t)d->ntook * 2);
+  for (int32_t i = 0; i < d->ntook; i++) {
+    tm_pack_uint(w, d->took[i].given);
+    tm_pack_uint(w, d->took[i].failed);
+  }
   tm_pack_array(w, (uint32_t)d->nout);
   for (int32_t i = 0; i < d->nout; i++) tm_letter_tensor(l, d->out[i]);
+}
+
+static void completion_take_took(tm_unpacker *r, tm_completion *d) {
+  uint32_t n = tm_unpack_array(r, 0, 2 * TM_MAX_TOOK);
+  if (r->status == TM_OK && n % 2) tm_unpack_fail(r, "has half a count");
+  for (uint32_t i = 0; i < n / 2 && r->status == TM_OK; i++) {
+    d->took[i].given = (uint32_t)tm_unpack_range(r, 0, UINT32_MAX);
+    d->took[i].failed = (uint32_t)tm_unpack_range(r, 0, UINT32_MAX);
+  }
+  if (r->status == TM_OK) d->ntook = (int32_t)n / 2;
 }
 
 void tm_completion_take(tm_letter_in *in, tm_completion *d) {
   tm_unpacker *r = &in->r;
   memset(d, 0, sizeof *d);
   tm_err_clear(&d->err);
-  tm_unpack_array(r, 7, 7);
+  tm_unpack_array(r, 8, 8);
   d->id = tm_unpack_uint(r);
   if (!tm_unpack_nil(r)) {
     tm_err_unpack(r, &d->err);
@@ -197,6 +221,7 @@ void tm_completion_take(tm_letter_in *in, tm_completion *d) {
   d->count.updates = tm_unpack_uint(r);
   d->count.bytes_read = tm_unpack_uint(r);
   d->count.bytes_updated = tm_unpack_uint(r);
+  completion_take_took(r, d);
   int32_t n = (int32_t)tm_unpack_array(r, 0, CONTROL_MAX_OUTS);
   if (n == 0 || r->status) return;
   d->out = tm_calloc((size_t)n, sizeof *d->out);

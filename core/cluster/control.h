@@ -28,6 +28,8 @@ TM_CHECKED tm_status tm_start_unpack(const void *p, size_t n, tm_start *s, tm_er
 void tm_start_release(tm_start *s);
 
 void tm_var_info_pack(tm_packer *w, const tm_var_info *v);
+/* One of a worker's own (a single shard, on ps -1) when `local`. */
+TM_CHECKED tm_status tm_var_info_take(tm_unpacker *r, bool local, tm_var_info **out);
 TM_CHECKED tm_status tm_var_info_unpack(const void *p, size_t n, tm_var_info **out,
                                         tm_err *err);
 

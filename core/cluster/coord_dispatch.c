@@ -31,7 +31,7 @@ void coord_item_free(coord_item *it) {
 }
 
 bool coord_idle(const tm_coordinator *c) {
-  return c->running == 0 && !coord_queue_head(&c->queue);
+  return c->running == 0 && c->owned == 0 && !coord_queue_head(&c->queue);
 }
 
 void coord_cancel_item(coord_item *it) {
@@ -43,6 +43,24 @@ void coord_cancel_item(coord_item *it) {
   coord_item_free(it);
 }
 
+void coord_requeue(tm_coordinator *c, coord_item *it) {
+  if (it->only < 0) {
+    coord_queue_insert(&c->queue, it);
+    return;
+  }
+  coord_queue_insert(&c->worker[it->only]->own, it);
+  c->owned++;
+}
+
+void coord_drop_own(tm_coordinator *c, coord_worker *w) {
+  coord_item *it;
+  while ((it = coord_queue_pop(&w->own))) {
+    c->owned--;
+    coord_cancel_item(it);
+  }
+  pthread_cond_broadcast(&c->changed);
+}
+
 void coord_fail(tm_coordinator *c, const tm_err *err) {
   if (!c->failed) {
     c->failed = true;
@@ -52,6 +70,7 @@ void coord_fail(tm_coordinator *c, const tm_err *err) {
   while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(it);
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
+    coord_drop_own(c, w);
     if (w->state == COORD_READY) w->link->cancel(w->link, c->next_id - 1);
   }
   pthread_cond_broadcast(&c->changed);
@@ -78,6 +97,8 @@ static uint64_t coord_lowest(const tm_coordinator *c) {
   for (int32_t i = 0; i < c->nworker; i++) {
     head = coord_queue_head(&c->worker[i]->out);
     if (head && head->id < low) low = head->id;
+    head = coord_queue_head(&c->worker[i]->own);
+    if (head && head->id < low) low = head->id;
   }
   return low;
 }
@@ -94,7 +115,7 @@ static bool coord_hand_out(tm_coordinator *c, coord_worker *w, coord_item *it,
     c->running++;
     return true;
   }
-  coord_queue_push_front(&c->queue, it);
+  coord_requeue(c, it);
   if (s != TM_EAGAIN && s != TM_EUNAVAILABLE) {
     if (err.code == TM_OK)
       tm_fail(&err, s, "closure %" PRIu64 " cannot be sent", it->id);
@@ -103,8 +124,22 @@ static bool coord_hand_out(tm_coordinator *c, coord_worker *w, coord_item *it,
   return false;
 }
 
+/* What waits for one worker only. */
+static void coord_dispatch_own(tm_coordinator *c) {
+  uint64_t lowest = coord_lowest(c);
+  for (int32_t i = 0; i < c->nworker; i++) {
+    coord_worker *w = c->worker[i];
+    while (w->state == COORD_READY && coord_queue_head(&w->own) &&
+           w->out.n < w->window) {
+      c->owned--;
+      if (!coord_hand_out(c, w, coord_queue_pop(&w->own), lowest)) break;
+    }
+  }
+}
+
 void coord_dispatch(tm_coordinator *c) {
   coord_worker *w;
+  if (c->owned && !c->suspended) coord_dispatch_own(c);
   if (c->suspended || !coord_queue_head(&c->queue) || !(w = coord_pick(c))) return;
   uint64_t lowest = coord_lowest(c);
   do {
@@ -158,11 +193,12 @@ static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion
   if (!it) return; /* it was taken back when the worker was thought lost */
   c->running--;
   coord_account(c, w, d);
+  if (d->ntook) coord_resources_took(c, w, it, d);
   if (d->status == TM_EAGAIN) {
     if (c->failed)
       coord_cancel_item(it);
     else
-      coord_queue_insert(&c->queue, it);
+      coord_requeue(c, it);
     return;
   }
   if (d->status == TM_OK) {
@@ -249,7 +285,7 @@ void coord_take_back(tm_coordinator *c, coord_worker *w) {
   bool poison = coord_is_poison(w, &err);
   c->running -= (int64_t)w->out.n;
   c->stats.retries += w->out.n;
-  coord_queue_give_back(&c->queue, &w->out);
+  for (coord_item *it; (it = coord_queue_pop(&w->out));) coord_requeue(c, it);
   if (poison)
     coord_fail(c, &err);
   else if (c->failed)

@@ -44,6 +44,7 @@ typedef struct coord_worker {
   char task[48];
   tm_err why;      /* it was lost, or cannot be reached */
   coord_queue out; /* handed out, in order */
+  coord_queue own; /* for this worker only, not handed out */
   size_t window;
   double rate; /* closures a second, smoothed */
   int64_t last_ns;
@@ -56,8 +57,16 @@ typedef struct coord_worker {
 typedef struct coord_resource {
   uint64_t uid;
   uint64_t made; /* how many were made so far, this one included */
+  /* An iterator: */
+  tm_dataset *ds; /* NULL: variables */
   uint64_t seed;
-  tm_dataset *ds;
+  bool resume;          /* it goes on where it was on a worker that comes back */
+  tm_iter_place *place; /* by index of worker; behind its last completed closure */
+  int32_t nplace;
+  /* Variables of each worker: */
+  int32_t n;
+  tm_var_info **info;
+  tm_graph *graph;
 } coord_resource;
 
 struct tm_coordinator {
@@ -69,7 +78,7 @@ struct tm_coordinator {
   coord_queue queue;
   tm_remote_hub *hub;
   uint64_t next_id;
-  int64_t running;
+  int64_t running, owned; /* closures that are out; in `own` queues */
   bool failed, lost;
   tm_err failure, lost_why;
   int32_t nworker, max_worker, last_lost;
@@ -87,6 +96,10 @@ struct tm_coordinator {
 
 void coord_item_free(coord_item *it);
 void coord_cancel_item(coord_item *it);
+/* Put it where it waits for a worker. */
+void coord_requeue(tm_coordinator *c, coord_item *it);
+/* Cancel what waits for w only: it is gone for good. */
+void coord_drop_own(tm_coordinator *c, coord_worker *w);
 bool coord_idle(const tm_coordinator *c); /* nothing queued, nothing out */
 /* Hand out what fits. */
 void coord_dispatch(tm_coordinator *c);
@@ -121,10 +134,13 @@ void coord_end_keepers(tm_coordinator *c);
 
 /* --- coord_resources.c --- */
 
-/* Make all of them on a link that nobody else uses yet.  Lets go of mu meanwhile: large
- * datasets take long. */
-TM_CHECKED tm_status coord_resources_send(tm_coordinator *c, tm_worker_link *l,
-                                          tm_err *err);
+/* A completion of `it` on w tells what was taken from iterators. */
+void coord_resources_took(tm_coordinator *c, const coord_worker *w,
+                          const coord_item *it, const tm_completion *d);
+/* Make all of them on the link of w, which nobody else uses yet.  Lets go of mu
+ * meanwhile: large datasets take long. */
+TM_CHECKED tm_status coord_resources_send(tm_coordinator *c, const coord_worker *w,
+                                          tm_worker_link *l, tm_err *err);
 void coord_resources_free(tm_coordinator *c);
 
 #endif

@@ -22,6 +22,7 @@ typedef struct coord_item {
   tm_arg_value *arg;
   tm_remote_value *value; /* NULL: nobody wants it */
   int32_t tries;          /* workers lost while it ran */
+  int32_t only;           /* index of the worker that it is for, -1: any */
 } coord_item;
 
 typedef struct coord_queue {

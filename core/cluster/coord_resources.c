@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "base/map.h"
 #include "base/mem.h"
 #include "cluster/coord_parts.h"
@@ -8,10 +10,18 @@
  *
  * Invariants:
  *   (1) uids rise with the index only by chance; `made` rises with it always.
- *   (2) A READY worker was told of each entry; one that is being welcomed is told of
- *       what is made or dropped meanwhile before it is READY.
+ *   (2) place[i] is behind the last completed closure of worker i since its iterator
+ * was made there, so it counts from 0 where the iterator was begun anew. (3) A READY
+ * worker was told of each entry; one that is being welcomed is told of what is made or
+ * dropped meanwhile before it is READY.
  */
-static void resource_release(coord_resource *r) { tm_dataset_unref(r->ds); }
+static void resource_release(coord_resource *r) {
+  for (int32_t i = 0; i < r->n; i++) tm_var_info_unref(r->info[i]);
+  tm_free(r->info, (size_t)r->n * sizeof *r->info);
+  tm_graph_unref(r->graph);
+  tm_dataset_unref(r->ds);
+  tm_free(r->place, (size_t)r->nplace * sizeof *r->place);
+}
 
 void coord_resources_free(tm_coordinator *c) {
   for (int32_t i = 0; i < c->nresource; i++) resource_release(&c->resource[i]);
@@ -19,8 +29,33 @@ void coord_resources_free(tm_coordinator *c) {
 }
 
 static tm_status resource_send(const coord_resource *r, tm_worker_link *l,
-                               tm_err *err) {
-  return l->add_iterator(l, r->uid, r->ds, r->seed, err);
+                               tm_iter_place from, tm_err *err) {
+  if (r->ds) return l->add_iterator(l, r->uid, r->ds, r->seed, from, err);
+  return l->add_locals(l, r->uid, r->info, r->n, r->graph, err);
+}
+
+/* The place of a worker; NULL: no memory for it. */
+static tm_iter_place *resource_place(coord_resource *r, int32_t index) {
+  if (index < r->nplace) return &r->place[index];
+  int32_t n = index + 1;
+  void *p = tm_realloc(r->place, (size_t)r->nplace * sizeof *r->place,
+                       (size_t)n * sizeof *r->place);
+  if (!p) return NULL;
+  r->place = p;
+  memset(r->place + r->nplace, 0, (size_t)(n - r->nplace) * sizeof *r->place);
+  r->nplace = n;
+  return &r->place[index];
+}
+
+/* Where the iterator begins that is made now on a worker. */
+static tm_status resource_from(coord_resource *r, int32_t index, tm_iter_place *from) {
+  *from = (tm_iter_place){0, 0};
+  if (!r->ds) return TM_OK;
+  tm_iter_place *p = resource_place(r, index);
+  if (!p) return TM_ENOMEM;
+  if (!r->resume) *p = *from;
+  *from = *p;
+  return TM_OK;
 }
 
 static coord_resource *resource_find(tm_coordinator *c, uint64_t uid) {
@@ -65,20 +100,48 @@ static tm_status resources_drop_gone(tm_coordinator *c, tm_worker_link *l,
   return TM_OK;
 }
 
-tm_status coord_resources_send(tm_coordinator *c, tm_worker_link *l, tm_err *err) {
+/* What is needed of an entry while mu is not held. */
+static tm_status resource_copy(const coord_resource *r, coord_resource *out) {
+  *out = (coord_resource){.uid = r->uid, .made = r->made, .seed = r->seed};
+  if (r->ds) {
+    out->ds = tm_dataset_ref(r->ds);
+    return TM_OK;
+  }
+  out->info = tm_calloc((size_t)r->n, sizeof *out->info);
+  if (r->n && !out->info) return TM_ENOMEM;
+  for (int32_t i = 0; i < r->n; i++) out->info[i] = tm_var_info_ref(r->info[i]);
+  out->n = r->n;
+  out->graph = tm_graph_ref(r->graph);
+  return TM_OK;
+}
+
+/* One entry, again when it was sent to another place meanwhile.  Lets go of mu. */
+static tm_status resource_tell(tm_coordinator *c, const coord_worker *w,
+                               coord_resource *r, tm_worker_link *l, tm_map *told,
+                               tm_err *err) {
+  coord_resource copy;
+  tm_iter_place from;
+  TM_TRY(resource_from(r, w->index, &from));
+  TM_TRY(resource_copy(r, &copy));
+  bool again = tm_map_get(told, copy.uid) != NULL;
+  tm_status s = tm_map_put(told, copy.uid, l);
+  pthread_mutex_unlock(&c->mu);
+  if (s == TM_OK && again) s = l->drop(l, copy.uid);
+  if (s == TM_OK) s = resource_send(&copy, l, from, err);
+  resource_release(&copy);
+  pthread_mutex_lock(&c->mu);
+  return s;
+}
+
+tm_status coord_resources_send(tm_coordinator *c, const coord_worker *w,
+                               tm_worker_link *l, tm_err *err) {
   tm_map *told;
   coord_resource *r;
   uint64_t made = 0;
   tm_status s = tm_map_new(&told);
   while (s == TM_OK && (r = resource_after(c, made))) {
-    coord_resource copy = *r;
-    made = copy.made;
-    tm_dataset_ref(copy.ds);
-    s = tm_map_put(told, copy.uid, l);
-    pthread_mutex_unlock(&c->mu);
-    if (s == TM_OK) s = resource_send(&copy, l, err);
-    resource_release(&copy);
-    pthread_mutex_lock(&c->mu);
+    made = r->made;
+    s = resource_tell(c, w, r, l, told, err);
   }
   if (s == TM_OK) s = resources_drop_gone(c, l, told);
   tm_map_free(told);
@@ -87,31 +150,96 @@ tm_status coord_resources_send(tm_coordinator *c, tm_worker_link *l, tm_err *err
 
 /* --- all workers --- */
 
-static tm_status resource_send_all(tm_coordinator *c, const coord_resource *r,
-                                   tm_err *err) {
+static tm_status resource_send_all(tm_coordinator *c, coord_resource *r, tm_err *err) {
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
+    tm_iter_place *p = r->ds ? resource_place(r, i) : NULL;
+    if (r->ds && !p) return tm_nomem(err, "an iterator");
     if (w->state != COORD_READY) continue;
-    tm_status s = resource_send(r, w->link, err);
+    tm_status s = resource_send(r, w->link, p ? *p : (tm_iter_place){0, 0}, err);
     if (s && s != TM_EUNAVAILABLE) return s; /* one that goes gets it when it is back */
   }
   return TM_OK;
 }
 
-tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid, tm_dataset *ds,
-                                      uint64_t seed, tm_err *err) {
-  pthread_mutex_lock(&c->mu);
-  tm_status s = resource_room(c) ? tm_nomem(err, "an iterator") : TM_OK;
-  if (s == TM_OK) {
-    coord_resource *r = &c->resource[c->nresource++];
-    uint64_t made = ++c->made;
-    /* each iterator shuffles in its own way */
-    *r = (coord_resource){uid, made, tm_mix64(seed + made - 1), tm_dataset_ref(ds)};
-    s = resource_send_all(c, r, err);
-    if (s) resource_forget(c, r);
+/* Add an entry (taken) and tell all. */
+static tm_status resource_add(tm_coordinator *c, coord_resource *r, tm_err *err) {
+  tm_status s = resource_room(c) ? tm_nomem(err, "a resource") : TM_OK;
+  if (s) {
+    resource_release(r);
+    return s;
   }
+  coord_resource *at = &c->resource[c->nresource++];
+  *at = *r;
+  at->made = ++c->made;
+  s = resource_send_all(c, at, err);
+  if (s) resource_forget(c, at);
+  return s;
+}
+
+tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid, tm_dataset *ds,
+                                      uint64_t seed, bool resume, tm_err *err) {
+  pthread_mutex_lock(&c->mu);
+  /* Each iterator shuffles in its own way. */
+  coord_resource r = {.uid = uid,
+                      .ds = tm_dataset_ref(ds),
+                      .seed = tm_mix64(seed + c->made),
+                      .resume = resume};
+  tm_status s = resource_add(c, &r, err);
   pthread_mutex_unlock(&c->mu);
   return s;
+}
+
+tm_status tm_coordinator_add_locals(tm_coordinator *c, uint64_t uid,
+                                    tm_var_info *const *v, int32_t n, tm_graph *init,
+                                    tm_err *err) {
+  coord_resource r = {.uid = uid, .n = n};
+  r.info = tm_calloc((size_t)n, sizeof(tm_var_info *));
+  if (n && !r.info) return tm_nomem(err, "a resource");
+  for (int32_t i = 0; i < n; i++) r.info[i] = tm_var_info_ref(v[i]);
+  r.graph = tm_graph_ref(init);
+  pthread_mutex_lock(&c->mu);
+  tm_status s = resource_add(c, &r, err);
+  pthread_mutex_unlock(&c->mu);
+  return s;
+}
+
+bool tm_coordinator_holds(tm_coordinator *c, uint64_t variable) {
+  bool found = false;
+  pthread_mutex_lock(&c->mu);
+  for (int32_t i = 0; i < c->nresource && !found; i++)
+    for (int32_t k = 0; k < c->resource[i].n && !found; k++)
+      found = c->resource[i].info[k]->uid == variable;
+  pthread_mutex_unlock(&c->mu);
+  return found;
+}
+
+/* --- places --- */
+
+void coord_resources_took(tm_coordinator *c, const coord_worker *w,
+                          const coord_item *it, const tm_completion *d) {
+  for (int32_t i = 0, k = 0; i < it->narg && k < d->ntook; i++) {
+    if (it->arg[i].t) continue;
+    const tm_took *t = &d->took[k++];
+    if (t->given == 0 && t->failed == 0) continue;
+    coord_resource *r = resource_find(c, it->arg[i].iterator);
+    tm_iter_place *p = r ? resource_place(r, w->index) : NULL;
+    if (!p) continue;
+    p->given += t->given;
+    p->failed += t->failed;
+  }
+}
+
+tm_status tm_coordinator_places(tm_coordinator *c, uint64_t uid, uint64_t *seed,
+                                tm_iter_place *place, int32_t max, int32_t *n) {
+  pthread_mutex_lock(&c->mu);
+  const coord_resource *r = resource_find(c, uid);
+  *n = c->nworker;
+  for (int32_t i = 0; r && i < max && i < c->nworker; i++)
+    place[i] = i < r->nplace ? r->place[i] : (tm_iter_place){0, 0};
+  if (r) *seed = r->seed;
+  pthread_mutex_unlock(&c->mu);
+  return r ? TM_OK : TM_ENOTFOUND;
 }
 
 /* Freeing an iterator may take a while, so it is done without mu. */
@@ -133,6 +261,41 @@ void tm_coordinator_drop(tm_coordinator *c, uint64_t uid) {
   if (r) resource_forget(c, r);
   for (int32_t i = 0; i < c->nworker; i++) resource_drop_at(c, c->worker[i], uid);
   pthread_mutex_unlock(&c->mu);
+}
+
+/* The entry gets a number anew, so that a worker that is being welcomed hears of it. */
+static void resource_move(tm_coordinator *c, coord_resource *r, uint64_t seed,
+                          const tm_iter_place *place, int32_t n) {
+  coord_resource moved = *r;
+  int32_t i = (int32_t)(r - c->resource);
+  for (; i + 1 < c->nresource; i++) c->resource[i] = c->resource[i + 1];
+  moved.made = ++c->made;
+  moved.seed = seed;
+  for (i = 0; i < moved.nplace; i++)
+    moved.place[i] = i < n ? place[i] : (tm_iter_place){0, 0};
+  c->resource[c->nresource - 1] = moved;
+}
+
+tm_status tm_coordinator_seek(tm_coordinator *c, uint64_t uid, uint64_t seed,
+                              const tm_iter_place *place, int32_t n, tm_err *err) {
+  tm_status s = TM_OK;
+  pthread_mutex_lock(&c->mu);
+  coord_resource *r = resource_find(c, uid);
+  if (!r) s = tm_fail(err, TM_ENOTFOUND, "there is no such iterator (any more)");
+  if (s == TM_OK && !coord_idle(c))
+    s = tm_fail(
+        err, TM_EPRECOND,
+        "functions are queued or run, which take from this iterator: join first");
+  for (int32_t i = 0; i < c->nworker && s == TM_OK; i++)
+    if (!resource_place(r, i)) s = tm_nomem(err, "an iterator");
+  if (s == TM_OK) {
+    resource_move(c, r, seed, place, n);
+    for (int32_t i = 0; i < c->nworker; i++) resource_drop_at(c, c->worker[i], uid);
+    r = resource_find(c, uid); /* it may have moved meanwhile */
+    if (r) s = resource_send_all(c, r, err);
+  }
+  pthread_mutex_unlock(&c->mu);
+  return s;
 }
 
 tm_status tm_coordinator_add_variable(tm_coordinator *c, tm_var_info *v, tm_err *err) {

@@ -103,6 +103,7 @@ tm_status coord_worker_new(tm_coordinator *c, int32_t index, coord_worker **out)
   w->state = COORD_AWAY;
   tm_err_clear(&w->why);
   coord_queue_init(&w->out, COORD_WINDOW_MAX);
+  coord_queue_init(&w->own, COORD_WINDOW_MAX);
   tm_cond_init_monotonic(&w->wake);
   return TM_OK;
 }
@@ -182,7 +183,7 @@ static void coord_bury(tm_coordinator *c, coord_worker *w) {
 static tm_status coord_welcome(tm_coordinator *c, coord_worker *w, tm_worker_link *l,
                                tm_err *err) {
   bool back = w->met;
-  TM_TRY(coord_resources_send(c, l, err));
+  TM_TRY(coord_resources_send(c, w, l, err));
   if (!coord_may_keep(c, w)) return TM_ECANCELLED;
   if (c->opt.furnish) TM_TRY(c->opt.furnish(c->opt.ud, l, err));
   coord_attach(w, l);
@@ -217,6 +218,7 @@ static bool coord_reach(tm_coordinator *c, coord_worker *w) {
 static void coord_retire(tm_coordinator *c, coord_worker *w) {
   tm_worker_link *l = coord_detach(c, w);
   w->state = COORD_GONE;
+  coord_drop_own(c, w);
   coord_close(c, l);
   tm_log(TM_LOG_INFO, "%s is removed", w->task);
 }
@@ -238,6 +240,7 @@ static void *coord_keeper(void *p) {
     coord_bury(c, w);
     if (w->state == COORD_AWAY && (w->removing || !c->opt.revive) && !w->unrefused)
       w->state = COORD_GONE;
+    if (w->state == COORD_GONE) coord_drop_own(c, w);
   }
   if (flees) coord_pause(c, w, &w->pause_ns);
   while (coord_may_reach(c, w) && !coord_reach(c, w)) coord_pause(c, w, &w->pause_ns);

@@ -25,6 +25,7 @@ static void coord_release(tm_coordinator *c) {
   for (int32_t i = 0; i < c->nworker; i++)
     coord_queue_give_back(&c->queue, &c->worker[i]->out);
   while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(it);
+  for (int32_t i = 0; i < c->nworker; i++) coord_drop_own(c, c->worker[i]);
   for (int32_t i = 0; i < c->nworker; i++) coord_worker_free(c->worker[i]);
   tm_free(c->worker, (size_t)c->max_worker * sizeof *c->worker);
   coord_resources_free(c);
@@ -120,6 +121,7 @@ static tm_status coord_item_new(tm_coordinator *c, tm_graph *g, const tm_carg *a
                                 int32_t narg, coord_item **out) {
   coord_item *it = tm_calloc(1, sizeof *it);
   if (!it) return TM_ENOMEM;
+  it->only = -1;
   it->graph = tm_graph_ref(g);
   it->narg = narg;
   if (narg) it->arg = tm_calloc((size_t)narg, sizeof *it->arg);
@@ -148,18 +150,28 @@ static tm_status coord_check_args(const tm_graph *g, const tm_carg *arg, int32_t
   return TM_OK;
 }
 
-tm_status tm_coordinator_schedule(tm_coordinator *c, tm_graph *g, const tm_carg *arg,
-                                  int32_t narg, tm_remote_value **value, tm_err *err) {
+/* There is such a worker, and room for a closure. */
+static tm_status coord_room(const tm_coordinator *c, int32_t only, tm_err *err) {
+  if (only < 0) return coord_queue_full(&c->queue) ? TM_EAGAIN : TM_OK;
+  if (only >= c->nworker || c->worker[only]->state == COORD_GONE)
+    return tm_fail(err, TM_ENOTFOUND, "there is no worker %d (any more)", only);
+  return coord_queue_full(&c->worker[only]->own) ? TM_EAGAIN : TM_OK;
+}
+
+tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t only, tm_graph *g,
+                                     const tm_carg *arg, int32_t narg,
+                                     tm_remote_value **value, tm_err *err) {
   coord_item *it = NULL;
   if (value) *value = NULL;
   TM_TRY(coord_check_args(g, arg, narg, err));
   pthread_mutex_lock(&c->mu);
   tm_status s = coord_raise(c, -1, NULL, err);
-  if (s == TM_OK && coord_queue_full(&c->queue)) s = TM_EAGAIN;
+  if (s == TM_OK) s = coord_room(c, only, err);
   if (s == TM_OK && coord_item_new(c, g, arg, narg, &it))
     s = tm_nomem(err, "a closure");
   if (s == TM_OK) {
     it->id = c->next_id++;
+    it->only = only;
     tm_remote_value_set_step(it->value, it->id);
     if (value) {
       *value = tm_remote_value_ref(it->value);
@@ -167,13 +179,17 @@ tm_status tm_coordinator_schedule(tm_coordinator *c, tm_graph *g, const tm_carg 
       tm_remote_value_unref(it->value);
       it->value = NULL;
     }
-    s = coord_queue_push(&c->queue, it);
-    TM_DCHECK(s == TM_OK);
+    coord_requeue(c, it);
     coord_dispatch(c);
     if (c->running == 0) pthread_cond_signal(&c->work); /* is anybody there? */
   }
   pthread_mutex_unlock(&c->mu);
   return s;
+}
+
+tm_status tm_coordinator_schedule(tm_coordinator *c, tm_graph *g, const tm_carg *arg,
+                                  int32_t narg, tm_remote_value **value, tm_err *err) {
+  return tm_coordinator_schedule_on(c, -1, g, arg, narg, value, err);
 }
 
 static int64_t coord_deadline(int64_t timeout_ns) {

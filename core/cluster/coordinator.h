@@ -57,6 +57,12 @@ typedef struct tm_carg {
 TM_CHECKED tm_status tm_coordinator_schedule(tm_coordinator *c, tm_graph *g,
                                              const tm_carg *arg, int32_t narg,
                                              tm_remote_value **value, tm_err *err);
+/* The same for one worker alone (index from 0), before what waits for any; it waits
+ * while that worker is away and is cancelled when it goes for good.  TM_ENOTFOUND. */
+TM_CHECKED tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t worker,
+                                                tm_graph *g, const tm_carg *arg,
+                                                int32_t narg, tm_remote_value **value,
+                                                tm_err *err);
 /* Wait until the queue has room / everything is done.  timeout_ns < 0: for ever.
  * cancel (may be NULL) ends the wait with TM_ECANCELLED.  TM_ETIMEOUT: time is up. */
 TM_CHECKED tm_status tm_coordinator_wait_room(tm_coordinator *c, int64_t timeout_ns,
@@ -90,10 +96,29 @@ TM_CHECKED tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_n
                                             tm_status (*fn)(void *ud, tm_err *err),
                                             void *ud, tm_err *err);
 
-/* Resources on every worker (iterators); made again on a worker that comes back. */
+/* Resources on every worker, made again on a worker that comes back: an iterator, which
+ * then starts at its first element, or with `resume` behind the last closure that the
+ * worker completed ... */
 TM_CHECKED tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid,
                                                  tm_dataset *ds, uint64_t seed,
-                                                 tm_err *err);
+                                                 bool resume, tm_err *err);
+/* ... and variables (cluster/locals.h), whose first values are outputs of a graph. */
+TM_CHECKED tm_status tm_coordinator_add_locals(tm_coordinator *c, uint64_t uid,
+                                               tm_var_info *const *v, int32_t n,
+                                               tm_graph *init, tm_err *err);
+/* Is this variable one of these? */
+bool tm_coordinator_holds(tm_coordinator *c, uint64_t variable);
+
+/* Where an iterator is on each worker, behind its last completed closure: up to max
+ * places; *n: how many workers there are.  *seed: of its order.  TM_ENOTFOUND. */
+TM_CHECKED tm_status tm_coordinator_places(tm_coordinator *c, uint64_t uid,
+                                           uint64_t *seed, tm_iter_place *place,
+                                           int32_t max, int32_t *n);
+/* Send it there; workers without a place start at the first element.  TM_EPRECOND:
+ * while functions are queued or run. */
+TM_CHECKED tm_status tm_coordinator_seek(tm_coordinator *c, uint64_t uid, uint64_t seed,
+                                         const tm_iter_place *place, int32_t n,
+                                         tm_err *err);
 void tm_coordinator_drop(tm_coordinator *c, uint64_t uid);
 TM_CHECKED tm_status tm_coordinator_add_variable(tm_coordinator *c, tm_var_info *v,
                                                  tm_err *err);

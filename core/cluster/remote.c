@@ -198,16 +198,37 @@ static tm_status remote_add_variable(tm_worker_link *l, tm_var_info *v, tm_err *
 }
 
 static tm_status remote_add_iterator(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
-                                     uint64_t seed, tm_err *err) {
+                                     uint64_t seed, tm_iter_place from, tm_err *err) {
   remote *r = (remote *)l;
   tm_buf b = TM_BUF_INIT(REMOTE_BYTES_MAX);
   tm_status s = tm_dataset_pack(ds, &b, err);
   if (s == TM_OK) {
-    const uint64_t v[2] = {uid, seed};
-    s = remote_fail(r, remote_send_bytes(r, TM_F_ITERATOR, v, 2, &b), err, "a dataset");
+    const uint64_t v[4] = {uid, seed, (uint64_t)from.given, (uint64_t)from.failed};
+    s = remote_fail(r, remote_send_bytes(r, TM_F_ITERATOR, v, 4, &b), err, "a dataset");
   }
   tm_buf_release(&b);
   return s;
+}
+
+static tm_status remote_add_locals(tm_worker_link *l, uint64_t uid,
+                                   tm_var_info *const *v, int32_t n, tm_graph *init,
+                                   tm_err *err) {
+  remote *r = (remote *)l;
+  tm_buf b = TM_BUF_INIT(REMOTE_BYTES_MAX);
+  tm_letter letter;
+  tm_status s = tm_graph_pack(init, &b);
+  tm_letter_init(&letter);
+  tm_pack_array(&letter.w, 3);
+  tm_pack_uint(&letter.w, uid);
+  tm_pack_array(&letter.w, (uint32_t)n);
+  for (int32_t i = 0; i < n; i++) tm_var_info_pack(&letter.w, v[i]);
+  tm_letter_bytes(&letter, b.data, b.len);
+  if (s == TM_OK)
+    s = tm_letter_send(&letter, r->conn, TM_F_RESOURCE, 0);
+  else
+    tm_letter_release(&letter);
+  tm_buf_release(&b);
+  return remote_fail(r, s, err, "variables of a worker");
 }
 
 static tm_status remote_send_uint(remote *r, tm_frame_kind kind, uint64_t v) {
@@ -314,6 +335,7 @@ tm_status tm_remote_worker(const tm_remote_options *opt, tm_worker_link **out,
                              .submit = remote_submit,
                              .add_variable = remote_add_variable,
                              .add_iterator = remote_add_iterator,
+                             .add_locals = remote_add_locals,
                              .drop = remote_drop,
                              .cancel = remote_cancel,
                              .recall = remote_recall,

@@ -30,8 +30,10 @@ typedef struct res_list {
 } res_list;
 
 typedef struct res_entry {
-  tm_iter *it;
-  bool busy, dead; /* guarded by mu */
+  tm_iter *it; /* NULL: it could not be made: */
+  tm_err why;
+  tm_iter_place took; /* since tm_resources_took */
+  bool busy, dead;    /* guarded by mu */
   res_list given, back;
 } res_entry;
 
@@ -82,10 +84,12 @@ void tm_resources_free(tm_resources *r) {
   tm_free(r, sizeof *r);
 }
 
-tm_status tm_resources_add(tm_resources *r, uint64_t uid, tm_iter *it) {
+tm_status tm_resources_add(tm_resources *r, uint64_t uid, tm_iter *it,
+                           const tm_err *why) {
   res_entry *e = tm_calloc(1, sizeof *e);
   if (!e) return TM_ENOMEM;
   e->it = it;
+  if (!it) e->why = *why;
   pthread_mutex_lock(&r->mu);
   tm_status s = tm_map_get(r->by_uid, uid) ? TM_EEXISTS : tm_map_put(r->by_uid, uid, e);
   pthread_mutex_unlock(&r->mu);
@@ -131,6 +135,11 @@ static tm_status res_remember(res_entry *e, tm_tensor *const *t, int32_t n) {
 
 static tm_status res_next(tm_resources *r, res_entry *e, tm_tensor **out, int32_t n,
                           tm_err *err) {
+  if (!e->it) {
+    if (err) *err = e->why;
+    return tm_err_prefix(err, e->why.code,
+                         "a resource of this worker could not be built");
+  }
   int32_t width = tm_dataset_width(tm_iter_dataset(e->it));
   if (n != width)
     return tm_fail(err, TM_EINVAL,
@@ -143,9 +152,14 @@ static tm_status res_next(tm_resources *r, res_entry *e, tm_tensor **out, int32_
     memcpy(out, el.t, (size_t)n * sizeof *out);
     tm_free(el.t, (size_t)el.n * sizeof *el.t);
   } else {
-    TM_TRY(tm_iter_next(e->it, out, err));
+    tm_status got = tm_iter_next(e->it, out, err);
+    if (got && got != TM_ERANGE && got != TM_ECANCELLED) e->took.failed++;
+    TM_TRY(got);
   }
-  if (!r->marking) return TM_OK;
+  if (!r->marking) {
+    e->took.given++;
+    return TM_OK;
+  }
   tm_status s = res_remember(e, out, n);
   if (s == TM_OK) return TM_OK;
   for (int32_t i = 0; i < n; i++) tm_tensor_unref(out[i]);
@@ -157,6 +171,18 @@ static tm_status res_unknown(tm_err *err) {
   return tm_fail(err, TM_ENOTFOUND,
                  "iterator: this task has no such iterator (was its coordinator "
                  "closed, or is it of another one?)");
+}
+
+tm_iter_place tm_resources_took(tm_resources *r, uint64_t uid) {
+  tm_iter_place p = {0, 0};
+  pthread_mutex_lock(&r->mu);
+  res_entry *e = tm_map_get(r->by_uid, uid);
+  if (e) {
+    p = e->took;
+    e->took = (tm_iter_place){0, 0};
+  }
+  pthread_mutex_unlock(&r->mu);
+  return p;
 }
 
 tm_status tm_resources_save(tm_resources *r, uint64_t uid, tm_buf *out, tm_err *err) {
@@ -207,6 +233,7 @@ static void res_end(tm_resources *r, bool back) {
       e->back.n += e->given.n;
       e->given.n = 0;
     }
+    e->took.given += e->given.n; /* lost, where there was no room for it */
     res_list_clear(&e->given);
   }
   pthread_mutex_unlock(&r->mu);

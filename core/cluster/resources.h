@@ -16,12 +16,17 @@ typedef struct tm_resources tm_resources;
 
 TM_CHECKED tm_status tm_resources_new(tm_resources **out);
 void tm_resources_free(tm_resources *r);
-/* Takes the iterator. TM_EEXISTS. */
-TM_CHECKED tm_status tm_resources_add(tm_resources *r, uint64_t uid, tm_iter *it);
+/* Takes the iterator.  NULL: it could not be made, whoever asks it for an element is
+ * told `why`.  TM_EEXISTS. */
+TM_CHECKED tm_status tm_resources_add(tm_resources *r, uint64_t uid, tm_iter *it,
+                                      const tm_err *why);
 void tm_resources_del(tm_resources *r, uint64_t uid); /* freed once it is not in use */
 /* The next element of an iterator: n tensors. TM_ENOTFOUND, TM_ERANGE at the end. */
 TM_CHECKED tm_status tm_resources_next(tm_resources *r, uint64_t uid, tm_tensor **out,
                                        int32_t n, tm_err *err);
+/* What was taken since the last call (a failed element may be told one closure early),
+ * on the compute thread after a closure.  Zeros for an iterator that is not there. */
+tm_iter_place tm_resources_took(tm_resources *r, uint64_t uid);
 /* States of an iterator (data/iterator.h); on the thread that calls next. */
 TM_CHECKED tm_status tm_resources_save(tm_resources *r, uint64_t uid, tm_buf *out,
                                        tm_err *err);

@@ -144,7 +144,8 @@ tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64_t *uid,
   if (tm_graph_variables(g, &all, &n)) return tm_nomem(err, "variables of a function");
   for (size_t i = 0; i < n && !*uid; i++) {
     tm_var_info *v = tm_catalog_get(s->vars->catalog, all[i]);
-    if (!v) *uid = all[i];
+    bool ours = v || (s->coordinator && tm_coordinator_holds(s->coordinator, all[i]));
+    if (!ours) *uid = all[i];
     tm_var_info_unref(v);
   }
   tm_free(all, n * sizeof *all);

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cluster/locals.h"
 #include "cluster/programs.h"
 
 /*
@@ -34,6 +35,8 @@ typedef struct worker_run {
   tm_update *up;
   int32_t nup;
   tm_vars_counters count;
+  int32_t ntook;
+  tm_took took[TM_MAX_TOOK];
   uint32_t turn;     /* exchanges with UPDATEs so far */
   tm_status fetched; /* how the fetch stage ended; told when the closure starts */
   tm_err fetch_err;
@@ -47,6 +50,7 @@ typedef struct worker {
   tm_worker_options opt;
   tm_vars *vars;
   tm_resources *resources;
+  tm_locals *locals;
   tm_programs *programs;
   tm_run_env env;
   tm_cancel cancel; /* of the closure that runs */
@@ -96,6 +100,7 @@ static void worker_say(worker *w, const tm_closure *c, const tm_vars_counters *c
   d->nout = 0;
   d->out = NULL;
   d->count = *count;
+  d->ntook = 0;
   tm_err_clear(&d->err);
   if (s == TM_OK) return;
   if (err) d->err = *err;
@@ -105,6 +110,12 @@ static void worker_say(worker *w, const tm_closure *c, const tm_vars_counters *c
   if (!d->err.msg[0])
     snprintf(d->err.msg, sizeof d->err.msg,
              "the function was cancelled; schedule it again");
+}
+
+static void worker_say_took(worker *w, const worker_run *r) {
+  tm_completion *d = &w->done[w->ndone - 1];
+  d->ntook = r->ntook;
+  if (r->ntook) memcpy(d->took, r->took, (size_t)r->ntook * sizeof *d->took);
 }
 
 /* Outputs go with the completion when somebody wants them. */
@@ -139,12 +150,14 @@ static void worker_put_run(worker *w, worker_run *r) {
 static void worker_complete(worker *w, worker_run *r, tm_status s, tm_err *err) {
   tm_err late;
   worker_say(w, &r->c, &r->count, s, err);
+  worker_say_took(w, r);
   if (s == TM_OK) {
     tm_err_clear(&late);
     s = worker_take_outputs(w, r, &late);
     if (s) {
       w->ndone--;
       worker_say(w, &r->c, &r->count, s, &late);
+      worker_say_took(w, r);
     }
   }
   worker_put_run(w, r);
@@ -210,6 +223,8 @@ static worker_run *worker_free_run(worker *w) {
 
 /* Bind arguments and run the fetch stage.  What it takes from iterators is marked. */
 static tm_status worker_fetch(worker *w, worker_run *r, tm_err *err) {
+  tm_locals_build(w->locals, &w->env);
+  TM_TRY(tm_locals_check(w->locals, r->c.graph, err));
   TM_TRY(tm_programs_get(w->programs, r->c.graph, &r->slot, err));
   TM_TRY(tm_programs_take_step(w->programs, r->slot, &r->step, err));
   w->env.closure = r->c.id;
@@ -307,6 +322,15 @@ static tm_status worker_levels(worker *w, worker_run *r, tm_err *err) {
   }
 }
 
+/* What the closure that ends now took from iterators. */
+static void worker_took(worker *w, worker_run *r) {
+  for (int32_t i = 0; i < r->c.narg && r->ntook < TM_MAX_TOOK; i++) {
+    if (r->c.arg[i].t) continue;
+    tm_iter_place p = tm_resources_took(w->resources, r->c.arg[i].iterator);
+    r->took[r->ntook++] = (tm_took){(uint32_t)p.given, (uint32_t)p.failed};
+  }
+}
+
 /* Compute `next`, whose READ was answered with rd_status.  Returns it when it has
  * UPDATEs to send, else NULL after completing it. */
 static worker_run *worker_compute(worker *w, worker_run *next, tm_status rd_status,
@@ -315,6 +339,7 @@ static worker_run *worker_compute(worker *w, worker_run *next, tm_status rd_stat
   worker_token(w, next);
   tm_status s = rd_status ? rd_status : worker_levels(w, next, err);
   worker_count(&next->count, &before, &w->vars->count, true, true);
+  worker_took(w, next);
   next->turn = w->vars->token.turn;
   worker_end(w);
   if (s == TM_OK && next->nup) return next;
@@ -489,19 +514,35 @@ static tm_status worker_add_variable(tm_worker_link *l, tm_var_info *v, tm_err *
 }
 
 static tm_status worker_add_iterator(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
-                                     uint64_t seed, tm_err *err) {
+                                     uint64_t seed, tm_iter_place from, tm_err *err) {
   worker *w = (worker *)l;
-  tm_iter *it;
+  tm_iter *it = NULL;
   tm_iter_env env = {w->opt.index, w->opt.nworker, seed, 0, NULL};
-  TM_TRY(tm_dataset_iterate(ds, &env, &it, err));
-  tm_status s = tm_resources_add(w->resources, uid, it);
+  tm_err why;
+  tm_err_clear(&why);
+  tm_status s = tm_dataset_iterate(ds, &env, &it, &why);
+  if (s == TM_OK) s = tm_iter_seek(it, from, &why);
+  if (s) {
+    tm_iter_free(it);
+    it = NULL;
+  }
+  s = tm_resources_add(w->resources, uid, it, &why);
   if (s == TM_OK) return TM_OK;
   tm_iter_free(it);
   return tm_fail(err, s, "iterator: cannot be added to the worker");
 }
 
+static tm_status worker_add_locals(tm_worker_link *l, uint64_t uid,
+                                   tm_var_info *const *v, int32_t n, tm_graph *init,
+                                   tm_err *err) {
+  tm_status s = tm_locals_add(((worker *)l)->locals, uid, v, n, init);
+  if (s == TM_OK) return s;
+  return tm_fail(err, s, "variables of a worker cannot be added to it");
+}
+
 static tm_status worker_drop(tm_worker_link *l, uint64_t uid) {
-  tm_resources_del(((worker *)l)->resources, uid);
+  worker *w = (worker *)l;
+  if (!tm_locals_drop(w->locals, uid)) tm_resources_del(w->resources, uid);
   return TM_OK;
 }
 
@@ -557,6 +598,7 @@ static void worker_free(worker *w) {
   tm_programs_free(w->programs);
   tm_resources_free(w->resources);
   tm_vars_free(w->vars);
+  tm_locals_free(w->locals);
   pthread_mutex_destroy(&w->mu);
   pthread_cond_destroy(&w->more);
   tm_free(w->ring, WORKER_QUEUE * sizeof *w->ring);
@@ -569,6 +611,7 @@ static void worker_close(tm_worker_link *l) {
   w->stop = true;
   w->cancel_upto = UINT64_MAX;
   tm_cancel_set(&w->cancel);
+  tm_locals_stop(w->locals);
   pthread_cond_signal(&w->more);
   pthread_mutex_unlock(&w->mu);
   pthread_join(w->thread, NULL);
@@ -593,11 +636,13 @@ tm_status tm_worker_local(const tm_worker_options *opt, tm_vars *vars,
                              .submit = worker_submit,
                              .add_variable = worker_add_variable,
                              .add_iterator = worker_add_iterator,
+                             .add_locals = worker_add_locals,
                              .drop = worker_drop,
                              .cancel = worker_cancel,
                              .recall = worker_recall,
                              .close = worker_close};
   snprintf(w->link.task, sizeof w->link.task, "/job:worker/task:%d", opt->index);
+  if (tm_locals_new(vars, w->link.task, &w->locals)) goto fail;
   w->env = (tm_run_env){opt->seed, 0, opt->index, &w->cancel, opt->threads};
   pthread_mutex_init(&w->mu, NULL);
   pthread_cond_init(&w->more, NULL);
@@ -608,12 +653,15 @@ tm_status tm_worker_local(const tm_worker_options *opt, tm_vars *vars,
     *out = &w->link;
     return TM_OK;
   }
-  w->vars = NULL; /* they stay the caller's */
+  vars->local->close(vars->local); /* they stay the caller's */
+  vars->local = NULL;
+  w->vars = NULL;
   w->resources = NULL;
   worker_free(w);
   return tm_fail(err, TM_EEXHAUSTED, "a worker's thread cannot be started");
 
 fail:
+  tm_programs_free(w->programs);
   tm_free(w->ring, WORKER_QUEUE * sizeof *w->ring);
   tm_free(w, sizeof *w);
   return tm_nomem(err, "a worker");

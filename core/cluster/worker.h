@@ -27,6 +27,11 @@ typedef struct tm_closure {
   bool want;         /* somebody holds the remote value */
 } tm_closure;
 
+enum { TM_MAX_TOOK = 16 };
+typedef struct tm_took {
+  uint32_t given, failed; /* elements */
+} tm_took;
+
 typedef struct tm_completion {
   uint64_t id;
   tm_status status;
@@ -34,6 +39,10 @@ typedef struct tm_completion {
   int32_t nout; /* 0 when not wanted */
   tm_tensor **out;
   tm_vars_counters count; /* what this closure cost */
+  /* What it took from each of its first TM_MAX_TOOK iterators, in order of arguments.
+   */
+  int32_t ntook;
+  tm_took took[TM_MAX_TOOK];
 } tm_completion;
 
 typedef struct tm_worker_link tm_worker_link;
@@ -53,8 +62,12 @@ struct tm_worker_link {
                                        not needed */
   tm_status (*submit)(tm_worker_link *l, const tm_closure *c, int32_t n, tm_err *err);
   tm_status (*add_variable)(tm_worker_link *l, tm_var_info *v, tm_err *err);
+  /* Begins behind `from`.  One that cannot be made fails who uses it. */
   tm_status (*add_iterator)(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
-                            uint64_t seed, tm_err *err);
+                            uint64_t seed, tm_iter_place from, tm_err *err);
+  /* Variables of this worker alone (cluster/locals.h). */
+  tm_status (*add_locals)(tm_worker_link *l, uint64_t uid, tm_var_info *const *v,
+                          int32_t n, tm_graph *init, tm_err *err);
   tm_status (*drop)(tm_worker_link *l, uint64_t uid); /* a resource */
   void (*cancel)(tm_worker_link *l, uint64_t upto);   /* closures with id <= upto end as
                                                          cancelled, at their next op */

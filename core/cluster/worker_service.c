@@ -7,6 +7,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "cluster/control.h"
+#include "cluster/locals.h"
 #include "cluster/ps_remote.h"
 #include "data/codec.h"
 
@@ -327,15 +328,53 @@ static tm_status wsession_iterator(wsession *w, tm_message *m, tm_err *err) {
   tm_letter_in in;
   tm_dataset *ds = NULL;
   TM_TRY(tm_letter_open(&in, m));
-  tm_unpack_array(&in.r, 3, 3);
+  tm_unpack_array(&in.r, 5, 5);
   uint64_t uid = tm_unpack_uint(&in.r), seed = tm_unpack_uint(&in.r);
+  tm_iter_place from = {tm_unpack_range(&in.r, 0, INT64_MAX),
+                        tm_unpack_range(&in.r, 0, INT64_MAX)};
   tm_tensor *bytes = tm_letter_take(&in);
   tm_status s = tm_letter_end(&in, err);
   if (s == TM_OK)
     s = tm_dataset_unpack(bytes->v.data, tm_view_bytes(&bytes->v), &ds, err);
-  if (s == TM_OK) s = w->link->add_iterator(w->link, uid, ds, seed, err);
+  if (s == TM_OK) s = w->link->add_iterator(w->link, uid, ds, seed, from, err);
   tm_dataset_unref(ds);
   tm_tensor_unref(bytes);
+  tm_letter_close(&in);
+  return s;
+}
+
+/* n infos of a worker's own variables; *have of them are made when it fails. */
+static tm_status wsession_take_infos(tm_letter_in *in, tm_var_info **v, int32_t n,
+                                     int32_t *have) {
+  for (*have = 0; *have < n; ++*have) TM_TRY(tm_var_info_take(&in->r, true, &v[*have]));
+  return TM_OK;
+}
+
+static tm_status wsession_locals(wsession *w, tm_letter_in *in, uint64_t uid,
+                                 tm_var_info **v, int32_t n, tm_err *err) {
+  tm_graph *g = NULL;
+  tm_tensor *bytes = tm_letter_take(in);
+  tm_status s = tm_letter_end(in, err);
+  if (s == TM_OK) s = tm_graph_unpack(bytes->v.data, tm_view_bytes(&bytes->v), &g, err);
+  if (s == TM_OK) s = w->link->add_locals(w->link, uid, v, n, g, err);
+  tm_graph_unref(g);
+  tm_tensor_unref(bytes);
+  return s;
+}
+
+static tm_status wsession_resource(wsession *w, tm_message *m, tm_err *err) {
+  tm_letter_in in;
+  int32_t have = 0;
+  TM_TRY(tm_letter_open(&in, m));
+  tm_unpack_array(&in.r, 3, 3);
+  uint64_t uid = tm_unpack_uint(&in.r);
+  int32_t n = (int32_t)tm_unpack_array(&in.r, 0, TM_MAX_LOCALS);
+  tm_var_info **v = tm_calloc((size_t)n + 1, sizeof *v);
+  tm_status s = v ? wsession_take_infos(&in, v, n, &have) : TM_ENOMEM;
+  s = s == TM_ENOMEM ? tm_nomem(err, "a worker's variables")
+                     : wsession_locals(w, &in, uid, v, n, err);
+  for (int32_t i = 0; i < have; i++) tm_var_info_unref(v[i]);
+  tm_free(v, ((size_t)n + 1) * sizeof *v);
   tm_letter_close(&in);
   return s;
 }
@@ -367,6 +406,8 @@ static tm_status wsession_message(wsession *w, tm_message *m, tm_err *err) {
       return wsession_variable(w, m, err);
     case TM_F_ITERATOR:
       return wsession_iterator(w, m, err);
+    case TM_F_RESOURCE:
+      return wsession_resource(w, m, err);
     case TM_F_CLOSURES:
       return wsession_closures(w, m, err);
     default:
@@ -378,8 +419,10 @@ bool tm_worker_service_message(tm_worker_service *s, tm_conn *c, tm_message *m) 
   tm_err err;
   tm_status st;
   wsession *w = tm_conn_user(c);
-  if ((m->f.kind < TM_F_START || m->f.kind > TM_F_CANCEL) && m->f.kind != TM_F_RECALL)
-    return false;
+  tm_frame_kind kind = (tm_frame_kind)m->f.kind;
+  bool ours = (kind >= TM_F_START && kind <= TM_F_CANCEL) || kind == TM_F_RECALL ||
+              kind == TM_F_RESOURCE;
+  if (!ours) return false;
   tm_err_clear(&err);
   if (m->f.kind == TM_F_START)
     st = service_start(s, c, m, &err);

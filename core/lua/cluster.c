@@ -1,8 +1,10 @@
 #include "lua/cluster.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "cluster/locals.h"
 #include "cluster/session.h"
 #include "data/dataset.h"
 #include "lua/cluster_create.h"
@@ -89,12 +91,14 @@ static int coordinator_check(lua_State *L) {
   return 0;
 }
 
-/* coordinator:schedule(graph, args): args is a flat list of Tensors and uids of
- * per-worker iterators.  A RemoteValue, or nothing when the queue is full. */
+/* coordinator:schedule(graph, args, worker?): args is a flat list of Tensors and uids
+ * of per-worker iterators; worker: index from 0 of the only one that may run it. A
+ * RemoteValue, or nothing when the queue is full. */
 static int coordinator_schedule(lua_State *L) {
   tm_coordinator *c = check_coordinator(L, 1);
   tm_graph *g = tm_lua_check_graph(L, 2);
   luaL_checktype(L, 3, LUA_TTABLE);
+  int32_t only = lua_isnoneornil(L, 4) ? -1 : (int32_t)luaL_checkinteger(L, 4);
   size_t n = lua_rawlen(L, 3);
   if (n > TM_MAX_LIST) return tm_lua_fail(L, TM_EINVAL, "too many arguments");
   tm_carg arg[TM_MAX_LIST];
@@ -115,7 +119,7 @@ static int coordinator_schedule(lua_State *L) {
   lua_setmetatable(L, -2);
   tm_err err;
   tm_err_clear(&err);
-  tm_status s = tm_coordinator_schedule(c, g, arg, (int32_t)n, &b->v, &err);
+  tm_status s = tm_coordinator_schedule_on(c, only, g, arg, (int32_t)n, &b->v, &err);
   if (s == TM_EAGAIN) return 0;
   tm_lua_check(L, s, &err);
   return 1;
@@ -183,23 +187,130 @@ static int iterator_gc(lua_State *L) {
   return 0;
 }
 
-/* coordinator:add_iterator(dataset) -> uid, handle */
-static int coordinator_add_iterator(lua_State *L) {
-  tm_coordinator *c = check_coordinator(L, 1);
-  tm_dataset *ds = tm_lua_check_dataset(L, 2);
-  uint64_t uid = tm_lua_new_uid();
-  tm_lua_push_int64(L, (int64_t)uid);
+/* A handle, for whatever gets this uid. */
+static iterator_box *resource_new(lua_State *L) {
   iterator_box *b = lua_newuserdatauv(L, sizeof *b, 1);
   *b = (iterator_box){lua_touserdata(L, 1), 0};
   luaL_getmetatable(L, ITERATOR_MT);
   lua_setmetatable(L, -2);
   tm_lua_keep(L, -1, 1);
+  return b;
+}
+
+/* coordinator:add_iterator(dataset, resume) -> uid, handle */
+static int coordinator_add_iterator(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_dataset *ds = tm_lua_check_dataset(L, 2);
+  uint64_t uid = tm_lua_new_uid();
+  tm_lua_push_int64(L, (int64_t)uid);
+  iterator_box *b = resource_new(L);
   tm_err err;
   tm_err_clear(&err);
-  tm_lua_check(L, tm_coordinator_add_iterator(c, uid, ds, tm_lua_ctx(L)->seed, &err),
+  tm_lua_check(L,
+               tm_coordinator_add_iterator(c, uid, ds, tm_lua_ctx(L)->seed,
+                                           lua_toboolean(L, 3), &err),
                &err);
   b->uid = uid;
   return 2;
+}
+
+/* Their infos, from the catalogue of this process, in a userdata. */
+typedef struct locals_infos {
+  int32_t n;
+  tm_var_info *v[];
+} locals_infos;
+
+static int locals_infos_gc(lua_State *L) {
+  locals_infos *a = lua_touserdata(L, 1);
+  while (a->n > 0) tm_var_info_unref(a->v[--a->n]);
+  return 0;
+}
+
+static locals_infos *check_locals(lua_State *L, int i) {
+  luaL_checktype(L, i, LUA_TTABLE);
+  size_t n = lua_rawlen(L, i);
+  if (n > TM_MAX_LOCALS) tm_lua_fail(L, TM_EINVAL, "too many variables");
+  locals_infos *a = lua_newuserdatauv(L, sizeof *a + n * sizeof(tm_var_info *), 0);
+  a->n = 0;
+  luaL_newmetatable(L, "tm.core.Infos");
+  lua_pushcfunction(L, locals_infos_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  for (size_t k = 0; k < n; k++) {
+    lua_rawgeti(L, i, (int)k + 1);
+    uint64_t uid = tm_lua_check_uid(L, lua_gettop(L));
+    lua_pop(L, 1);
+    tm_var_info *v = tm_catalog_get(tm_lua_ctx(L)->catalog, uid);
+    if (!v)
+      tm_lua_fail(L, TM_EINVAL, "variable %d is none of this process", (int)k + 1);
+    a->v[a->n++] = v;
+  }
+  return a;
+}
+
+/* coordinator:add_locals(uids, graph) -> handle.  Variables of this process become ones
+ * of each worker too; their first values are the outputs of the graph. */
+static int coordinator_add_locals(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_graph *g = tm_lua_check_graph(L, 3);
+  locals_infos *a = check_locals(L, 2);
+  if (g->narg != 0 || g->nout != a->n)
+    return tm_lua_fail(L, TM_EINVAL, "a value for each variable is wanted");
+  uint64_t uid = tm_lua_new_uid();
+  iterator_box *b = resource_new(L);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_add_locals(c, uid, a->v, a->n, g, &err), &err);
+  b->uid = uid;
+  return 1;
+}
+
+enum { PLACES_MAX = TM_MAX_TASKS };
+
+/* coordinator:places(uid) -> seed (hexadecimal), given, failed: lists by worker */
+static int coordinator_places(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  uint64_t uid = tm_lua_check_uid(L, 2), seed = 0;
+  tm_iter_place *p = lua_newuserdatauv(L, PLACES_MAX * sizeof *p, 0);
+  int32_t n = 0;
+  char text[20];
+  if (tm_coordinator_places(c, uid, &seed, p, PLACES_MAX, &n))
+    return tm_lua_fail(L, TM_EPRECOND, "this iterator is closed");
+  (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)seed);
+  lua_pushstring(L, text);
+  lua_createtable(L, n, 0);
+  lua_createtable(L, n, 0);
+  for (int32_t i = 0; i < n && i < PLACES_MAX; i++) {
+    tm_lua_push_int64(L, p[i].given);
+    lua_rawseti(L, -3, i + 1);
+    tm_lua_push_int64(L, p[i].failed);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 3;
+}
+
+/* coordinator:seek(uid, seed, given, failed) */
+static int coordinator_seek(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  uint64_t uid = tm_lua_check_uid(L, 2);
+  uint64_t seed = strtoull(luaL_checkstring(L, 3), NULL, 16);
+  luaL_checktype(L, 4, LUA_TTABLE);
+  luaL_checktype(L, 5, LUA_TTABLE);
+  size_t n = lua_rawlen(L, 4);
+  if (n > PLACES_MAX) n = PLACES_MAX;
+  tm_iter_place *p = lua_newuserdatauv(L, (n + 1) * sizeof *p, 0);
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, 4, (int)i + 1);
+    lua_rawgeti(L, 5, (int)i + 1);
+    bool ok = tm_lua_integer(L, -2, &p[i].given) && tm_lua_integer(L, -1, &p[i].failed);
+    if (!ok || p[i].given < 0 || p[i].failed < 0)
+      return tm_lua_fail(L, TM_EINVAL, "place %d is none", (int)i + 1);
+    lua_pop(L, 2);
+  }
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_seek(c, uid, seed, p, (int32_t)n, &err), &err);
+  return 0;
 }
 
 /* --- counters --- */
@@ -317,12 +428,19 @@ static int remote_wait(lua_State *L) {
 }
 
 void tm_lua_open_cluster(lua_State *L, int core) {
-  static const luaL_Reg coordinator[] = {
-      {"check", coordinator_check}, {"schedule", coordinator_schedule},
-      {"join", coordinator_join},   {"wait_room", coordinator_wait_room},
-      {"done", coordinator_done},   {"add_iterator", coordinator_add_iterator},
-      {"stats", coordinator_stats}, {"steps", coordinator_steps},
-      {"close", coordinator_close}, {NULL, NULL}};
+  static const luaL_Reg coordinator[] = {{"check", coordinator_check},
+                                         {"schedule", coordinator_schedule},
+                                         {"join", coordinator_join},
+                                         {"wait_room", coordinator_wait_room},
+                                         {"done", coordinator_done},
+                                         {"add_iterator", coordinator_add_iterator},
+                                         {"add_locals", coordinator_add_locals},
+                                         {"places", coordinator_places},
+                                         {"seek", coordinator_seek},
+                                         {"stats", coordinator_stats},
+                                         {"steps", coordinator_steps},
+                                         {"close", coordinator_close},
+                                         {NULL, NULL}};
   static const luaL_Reg remote[] = {{"done", remote_done},
                                     {"step", remote_step},
                                     {"wait", remote_wait},

@@ -254,7 +254,7 @@ static int data_iterator(lua_State *L) {
                      .cancel = &ctx->cancel};
   tm_iter *it;
   tm_lua_check(L, tm_dataset_iterate(ds, &env, &it, &err), &err);
-  tm_status s = tm_resources_add(ctx->resources, uid, it);
+  tm_status s = tm_resources_add(ctx->resources, uid, it, NULL);
   if (s) {
     tm_iter_free(it);
     return tm_lua_raise(L, s, NULL);
@@ -295,6 +295,29 @@ static int data_restore(lua_State *L) {
   tm_err_clear(&err);
   tm_lua_check(L, tm_resources_restore(tm_lua_ctx(L)->resources, h->uid, p, n, &err),
                &err);
+  return 0;
+}
+
+/* core.data.marks(ds) -> text */
+static int data_marks(lua_State *L) {
+  tm_dataset *ds = tm_lua_check_dataset(L, 1);
+  tm_buf *b = tm_lua_push_buf(L, 1 << 20);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_dataset_marks(ds, b, &err), &err);
+  lua_pushlstring(L, (const char *)b->data, b->len);
+  tm_buf_release(b);
+  return 1;
+}
+
+/* core.data.check_marks(ds, text): raises for those of another dataset. */
+static int data_check_marks(lua_State *L) {
+  size_t n;
+  tm_dataset *ds = tm_lua_check_dataset(L, 1);
+  const char *p = luaL_checklstring(L, 2, &n);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_dataset_check_marks(ds, p, n, &err), &err);
   return 0;
 }
 
@@ -380,6 +403,8 @@ void tm_lua_open_data(lua_State *L, int core) {
       {"iterator", data_iterator},
       {"iterator_type", data_iterator_type},
       {"state", data_state},
+      {"marks", data_marks},
+      {"check_marks", data_check_marks},
       {"restore", data_restore},
       {"close", iter_gc},
       {"next", data_next_element},

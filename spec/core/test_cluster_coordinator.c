@@ -323,7 +323,7 @@ static void a_cancelled_closure_hands_its_batch_back(void **state) {
   tm_dataset *ds = numbers(10);
   tm_graph *next = next_function(ds);
   tm_graph *bad = one_input("bad", "check_numerics", 0.0F / 0.0F);
-  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, &err), &err);
+  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, false, &err), &err);
   tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
   tm_remote_value *v;
   tm_tensor **out;

@@ -354,7 +354,7 @@ static void iterators_live_on_the_workers(void **state) {
   tm_err_clear(&err);
   assert_ok_err(tm_data_range(0, 20, 1, &ds, &err), &err);
   tm_graph *g = next_function(ds);
-  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, &err), &err);
+  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, false, &err), &err);
   tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
   for (int64_t i = 0; i < 20; i++) {
     tm_tensor *t = value_of(schedule(&b, g, &arg, 1));
