@@ -93,7 +93,8 @@ describe("a checkpoint of a cluster", function()
     return p:out():match "after[^\n]*", p
   end
 
-  local layouts = { { ps = 1, shards = "1" }, { ps = 2, shards = "2" }, { ps = 3, shards = "0" }, { ps = 2, shards = "5" } }
+  local layouts = { { ps = 1, shards = "1" }, { ps = 2, shards = "2" }, { ps = 3, shards = "0" },
+    { ps = 2, shards = "5" } }
   local want = {}
 
   for i, a in ipairs(layouts) do
@@ -123,7 +124,9 @@ describe("a checkpoint of a cluster", function()
     local pwd = io.popen "pwd"
     local tidemill = P.tidemill:sub(1, 1) == "/" and P.tidemill or pwd:read "l" .. "/" .. P.tidemill
     pwd:close()
-    local p = P.start({ "sh", "-c", 'cd "$0" && exec "$@"', dir, tidemill, file, "restore big", "/proc/self/cwd/big", "3" },
+    local command = { "sh", "-c", 'cd "$0" && exec "$@"', dir, tidemill, file, "restore big", "/proc/self/cwd/big",
+      "3" }
+    local p = P.start(command,
       env("chief", 0))
     assert.equal(0, p:wait(60), p:out() .. p:err())
     assert.equal(before, p:out():match "after[^\n]*")

@@ -92,18 +92,22 @@ describe("several savers in one directory", function()
     assert.equal(0, b:wait(20), b:err())
     local names = set(listed())
     local p = io.popen(("ls -A '%s'"):format(dir))
-    for name in p:lines() do assert.truthy(name == "checkpoint" or names[name] or name:match "^[ab]%-%d+$", name) end
+    for name in p:lines() do
+      assert.truthy(name == "checkpoint" or names[name] or name:match "^[ab]%-%d+$", name)
+    end
     p:close()
   end)
 
   it("find their own in a directory full of other files", function()
-    os.execute(("cd '%s' && mkdir ckpt-7 'ckpt 1' .tmp-1 && touch ckpt-3 checkpoint.json data-00000.safetensors x.tmp"):format(dir))
+    os.execute(("cd '%s' && mkdir ckpt-7 'ckpt 1' .tmp-1 && touch ckpt-3 checkpoint.json data-00000.safetensors x.tmp")
+      :format(dir))
     local a = start("ckpt", 2, 1, 1)
     assert.equal(0, a:wait(20), a:err())
     assert.same({ "ckpt-2" }, listed())
     local p = io.popen(("ls -A '%s' | sort"):format(dir))
     local all = p:read "a"
     p:close()
-    assert.equal(".tmp-1\ncheckpoint\ncheckpoint.json\nckpt 1\nckpt-2\nckpt-3\nckpt-7\ndata-00000.safetensors\nx.tmp\n", all)
+    assert.equal(".tmp-1\ncheckpoint\ncheckpoint.json\nckpt 1\nckpt-2\nckpt-3\nckpt-7\n"
+      .. "data-00000.safetensors\nx.tmp\n", all)
   end)
 end)

@@ -417,15 +417,16 @@ static bool sweep_is_temp(const char *entry, const char *name) {
   return strncmp(tail, ".tmp-", 5) == 0 && strspn(tail + 5, "0123456789abcdef") == 16;
 }
 
-/* Whole under a temporary name while the name itself is free: kept, it may be the only
- * one (a swap by hand that did not end). */
-static bool sweep_is_only_copy(const char *temp) {
-  char index[TM_PATH_MAX], path[TM_PATH_MAX];
+/* A swap by hand that did not end: the name is free, and what had it is aside.  Kept,
+ * since both are whole and neither has the name. */
+static bool sweep_is_swapping(const char *temp) {
+  char aside[TM_PATH_MAX], path[TM_PATH_MAX];
   size_t n = strlen(temp) - 21;
   memcpy(path, temp, n);
   path[n] = '\0';
-  if (tm_path_join(index, temp, TM_CKPT_INDEX, NULL)) return true;
-  return access(index, F_OK) == 0 && access(path, F_OK) != 0;
+  int len = snprintf(aside, sizeof aside, "%s-old", temp);
+  if (len < 0 || len >= TM_PATH_MAX) return true;
+  return access(aside, F_OK) == 0 && access(path, F_OK) != 0;
 }
 
 void tm_ckpt_sweep(const char *dir, const char *name) {
@@ -437,7 +438,7 @@ void tm_ckpt_sweep(const char *dir, const char *name) {
     if (!sweep_is_temp(e->d_name, name) || tm_path_join(temp, dir, e->d_name, NULL))
       continue;
     if (!tm_dir_hold(temp, &hold)) continue;
-    tm_status s = sweep_is_only_copy(temp) ? TM_OK : remove_dir(temp, NULL);
+    tm_status s = sweep_is_swapping(temp) ? TM_OK : remove_dir(temp, NULL);
     (void)s; /* it stays, as the header says */
     close(hold);
   }
