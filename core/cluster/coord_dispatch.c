@@ -34,10 +34,12 @@ bool coord_idle(const tm_coordinator *c) {
   return c->running == 0 && c->owned == 0 && !coord_queue_head(&c->queue);
 }
 
-void coord_cancel_item(coord_item *it) {
-  tm_err err;
-  tm_err_clear(&err);
-  tm_fail(&err, TM_ECANCELLED, "the function was cancelled; schedule it again");
+void coord_cancel_item(tm_coordinator *c, coord_item *it) {
+  tm_err err = c->lost_why;
+  if (!c->lost) {
+    tm_err_clear(&err);
+    tm_fail(&err, TM_ECANCELLED, "the function was cancelled; schedule it again");
+  }
   err.step = (int64_t)it->id;
   if (it->value) tm_remote_value_fail(it->value, &err);
   coord_item_free(it);
@@ -56,7 +58,7 @@ void coord_drop_own(tm_coordinator *c, coord_worker *w) {
   coord_item *it;
   while ((it = coord_queue_pop(&w->own))) {
     c->owned--;
-    coord_cancel_item(it);
+    coord_cancel_item(c, it);
   }
   pthread_cond_broadcast(&c->changed);
 }
@@ -67,7 +69,7 @@ void coord_fail(tm_coordinator *c, const tm_err *err) {
     c->failure = *err;
   }
   coord_item *it;
-  while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(it);
+  while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(c, it);
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
     coord_drop_own(c, w);
@@ -196,7 +198,7 @@ static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion
   if (d->ntook) coord_resources_took(c, w, it, d);
   if (d->status == TM_EAGAIN) {
     if (c->failed)
-      coord_cancel_item(it);
+      coord_cancel_item(c, it);
     else
       coord_requeue(c, it);
     return;
@@ -204,7 +206,8 @@ static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion
   if (d->status == TM_OK) {
     if (it->value) tm_remote_value_set(it->value, d->out, d->nout);
   } else {
-    if (it->value) tm_remote_value_fail(it->value, &d->err);
+    bool lost = c->lost && d->status == TM_ECANCELLED;
+    if (it->value) tm_remote_value_fail(it->value, lost ? &c->lost_why : &d->err);
     if (!(d->status == TM_ECANCELLED && c->failed)) coord_fail(c, &d->err);
   }
   coord_item_free(it);

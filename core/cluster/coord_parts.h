@@ -95,7 +95,7 @@ struct tm_coordinator {
 /* --- coord_dispatch.c --- */
 
 void coord_item_free(coord_item *it);
-void coord_cancel_item(coord_item *it);
+void coord_cancel_item(tm_coordinator *c, coord_item *it);
 /* Put it where it waits for a worker. */
 void coord_requeue(tm_coordinator *c, coord_item *it);
 /* Cancel what waits for w only: it is gone for good. */

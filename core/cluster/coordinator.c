@@ -24,7 +24,7 @@ static void coord_release(tm_coordinator *c) {
   coord_item *it;
   for (int32_t i = 0; i < c->nworker; i++)
     coord_queue_give_back(&c->queue, &c->worker[i]->out);
-  while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(it);
+  while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(c, it);
   for (int32_t i = 0; i < c->nworker; i++) coord_drop_own(c, c->worker[i]);
   for (int32_t i = 0; i < c->nworker; i++) coord_worker_free(c->worker[i]);
   tm_free(c->worker, (size_t)c->max_worker * sizeof *c->worker);

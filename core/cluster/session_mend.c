@@ -107,10 +107,10 @@ static tm_status mender_dial(session_ps *p, tm_err *err) {
   return s;
 }
 
-/* Another chief is in charge: nothing will be restored. */
-static void mender_refused(session_remote *r, const tm_err *why) {
-  r->mender->refused = r->why = *why;
-  if (r->coordinator) tm_coordinator_lose(r->coordinator, why);
+void tm_mender_refused(session_remote *r, const tm_err *why) {
+  r->mender->refused = *why;
+  pthread_cond_broadcast(&r->mender->work);
+  pthread_cond_broadcast(&r->mender->back);
 }
 
 /* One try for each that is lost; false: one is not there (*err says why). */
@@ -124,7 +124,7 @@ static bool mender_try(session_remote *r, tm_err *err) {
     if (s == TM_OK) continue;
     all = false;
     *err = one;
-    if (s == TM_EABORTED) mender_refused(r, &one);
+    if (s == TM_EABORTED) tm_session_abort(r, &one);
   }
   return all;
 }

@@ -26,13 +26,13 @@
  *   (3) mu is held while the coordinator is told, so that it lives.
  */
 
+#define REMOTE_INQUEST_NS 250000000
+
 void tm_session_abort(session_remote *r, const tm_err *why) {
-  pthread_mutex_lock(&r->mu);
-  if (r->why.code != TM_EABORTED && !r->closing) {
-    r->why = *why;
-    if (r->coordinator) tm_coordinator_lose(r->coordinator, &r->why);
-  }
-  pthread_mutex_unlock(&r->mu);
+  if (r->why.code == TM_EABORTED || r->closing) return;
+  r->why = *why;
+  if (r->mender) tm_mender_refused(r, why);
+  if (r->coordinator) tm_coordinator_lose(r->coordinator, why);
 }
 
 /* A control connection: the user pointer of its tm_conn. */
@@ -51,7 +51,10 @@ static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
   tm_unpack_init(&u, m->meta, m->f.meta_bytes);
   tm_err_unpack(&u, &err);
   if (!err.task[0]) memcpy(err.task, p->task, sizeof err.task);
-  if (err.code == TM_EABORTED) tm_session_abort(p->owner, &err);
+  if (err.code != TM_EABORTED) return;
+  pthread_mutex_lock(&p->owner->mu);
+  tm_session_abort(p->owner, &err);
+  pthread_mutex_unlock(&p->owner->mu);
 }
 
 /* The one place where a ps is lost (mu held). */
@@ -71,12 +74,46 @@ static void remote_ps_lost(session_ps *p, const tm_err *why) {
     tm_coordinator_lose(r->coordinator, &r->why);
 }
 
+/* The ps ended the connection: it has died, or it serves another chief, for which this
+ * one was away for too long to be told.  Its answer to a claim says which. */
+static void *remote_inquest(void *ud) {
+  session_ps *p = ud;
+  session_remote *r = p->owner;
+  tm_channel_options o = {.address = r->address[p->index],
+                          .self = r->self,
+                          .connect_timeout_ns = REMOTE_INQUEST_NS,
+                          .silence_ns = REMOTE_INQUEST_NS,
+                          .cancel = &r->stop};
+  tm_term granted;
+  tm_err err;
+  tm_err_clear(&err);
+  bool there = tm_term_claim(&o, &granted, NULL) == TM_OK;
+  bool aborted = there && tm_term_order(&r->self.term, &granted) < 0 &&
+                 tm_term_refuse(p->task, &r->self.term, &granted, &err);
+  pthread_mutex_lock(&r->mu);
+  if (aborted)
+    tm_session_abort(r, &err);
+  else
+    remote_ps_lost(p, &p->end);
+  pthread_mutex_unlock(&r->mu);
+  return NULL;
+}
+
+/* Its control connection ended (mu held).  The mender asks by starting it anew. */
+static void remote_ps_ended(session_ps *p, const tm_err *why) {
+  session_remote *r = p->owner;
+  p->end = *why;
+  if (!r->mender && !r->closing && !p->asked && r->why.code == TM_OK)
+    p->asked = pthread_create(&p->inquest, NULL, remote_inquest, p) == 0;
+  if (!p->asked) remote_ps_lost(p, why);
+}
+
 static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
   session_tie *tie = tm_conn_user(c);
   session_remote *r = tie->p->owner;
   (void)ud;
   pthread_mutex_lock(&r->mu);
-  if (tie->number == tie->p->number) remote_ps_lost(tie->p, why);
+  if (tie->number == tie->p->number) remote_ps_ended(tie->p, why);
   pthread_mutex_unlock(&r->mu);
   tm_free(tie, sizeof *tie);
 }
@@ -108,8 +145,11 @@ static void session_stop_remote(tm_session *s) {
   pthread_mutex_lock(&r->mu);
   r->closing = true;
   pthread_mutex_unlock(&r->mu);
+  tm_cancel_set(&r->stop);
   tm_mender_free(r);
   tm_netloop_free(r->loop);
+  for (int32_t i = 0; r->ps && i < r->nps; i++)
+    if (r->ps[i].asked) pthread_join(r->ps[i].inquest, NULL);
   for (int32_t i = 0; r->ps && i < r->nps; i++) tm_conn_unref(r->ps[i].control);
   tm_free(r->ps, (size_t)r->nps * sizeof *r->ps);
   pthread_mutex_destroy(&r->mu);

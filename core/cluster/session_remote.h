@@ -25,6 +25,9 @@ typedef struct session_ps {
   session_ps_state state; /* guarded by mu */
   uint32_t number;        /* guarded by mu: of its control connection */
   tm_cancel lost;         /* ends the chief's requests to it */
+  pthread_t inquest;      /* why its connection ended; joined when the session ends */
+  bool asked;             /* guarded by mu: there is an inquest */
+  tm_err end;             /* how it ended, for the inquest */
 } session_ps;
 
 typedef struct session_remote {
@@ -42,9 +45,10 @@ typedef struct session_remote {
   tm_hello self;
   tm_start start;  /* what every task is told; index is not set */
   tm_cancel hurry; /* the coordinator is being closed */
+  tm_cancel stop;  /* the session is: ends inquests */
 } session_remote;
 
-/* Another chief took over: the coordinator is lost for good. */
+/* Another chief took over: the coordinator is lost for good (mu held). */
 void tm_session_abort(session_remote *r, const tm_err *why);
 /* How task `index` at an address is started. */
 tm_remote_options tm_session_remote_options(const session_remote *r, int32_t index,
@@ -62,6 +66,8 @@ TM_CHECKED tm_status tm_session_data(session_remote *r, int32_t i, bool retry,
 
 TM_CHECKED tm_status tm_mender_new(session_remote *r, tm_ps_failure policy);
 void tm_mender_free(session_remote *r); /* before the loop */
+/* Another chief is in charge: nothing will be restored (mu held). */
+void tm_mender_refused(session_remote *r, const tm_err *why);
 /* p is lost, why is noted (mu held). */
 void tm_mender_lost(session_ps *p);
 /* The coordinator comes, or goes (NULL). */
