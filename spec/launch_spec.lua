@@ -68,11 +68,12 @@ describe("launch", function()
       c:join()
     ]]
     ended(p, 0, 10)
-    assert.is_truthy(p:out():find "^%[worker [01]%] from the worker [01]\n$", p:out())
+    assert.equal("", p:out())
+    assert.is_truthy(p:err():find "\n%[worker [01]%] from the worker [01]\n", p:err())
     for _, task in ipairs { "worker 0", "worker 1", "ps 0", "ps 1" } do
       assert.is_truthy(p:err():find("[" .. task .. "] tidemill info: /job:", 1, true), p:err())
     end
-    assert.equal(4, lines(p:err()))
+    assert.equal(5, lines(p:err()))
   end)
 
   it("runs the same program in one process", function()

@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 
 /*
  * Design.  Two sinks, each called under one mutex, so that lines never mix.  The
@@ -52,4 +51,24 @@ void tm_print_text(const char *text) {
   pthread_mutex_lock(&log_mu);
   if (print_fn) print_fn(print_ud, text);
   pthread_mutex_unlock(&log_mu);
+}
+
+const char *tm_log_level_name(tm_log_level level) {
+  static const char *const names[] = {"debug", "info", "warn", "error"};
+  return names[level];
+}
+
+static void log_stream_line(void *ud, tm_log_level level, const char *line) {
+  fprintf(ud, "tidemill %s: %s\n", tm_log_level_name(level), line);
+  fflush(ud);
+}
+
+static void log_stream_text(void *ud, const char *text) {
+  fputs(text, ud);
+  fflush(ud);
+}
+
+void tm_log_stream(FILE *f, tm_log_level min) {
+  tm_log_sink(f ? log_stream_line : NULL, f, min);
+  tm_print_sink(f ? log_stream_text : NULL, f);
 }

@@ -7,6 +7,8 @@
 #ifndef TM_BASE_LOG_H
 #define TM_BASE_LOG_H
 
+#include <stdio.h>
+
 typedef enum tm_log_level {
   TM_LOG_DEBUG,
   TM_LOG_INFO,
@@ -23,5 +25,10 @@ void tm_log(tm_log_level level, const char *fmt, ...)
 /* Output of the `print` op and of users' prints: the same rule, its own sink. */
 void tm_print_sink(void (*fn)(void *ud, const char *text), void *ud);
 void tm_print_text(const char *text);
+
+/* Both sinks write to f, lines from `min` on as "tidemill warn: ...".  f stays the
+ * caller's and must outlive its use; NULL: to nothing. */
+void tm_log_stream(FILE *f, tm_log_level min);
+const char *tm_log_level_name(tm_log_level level); /* "debug" "info" "warn" "error" */
 
 #endif

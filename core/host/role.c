@@ -30,18 +30,6 @@ static void role_catch(void) {
   signal(SIGPIPE, SIG_IGN);
 }
 
-static void role_log(void *ud, tm_log_level level, const char *line) {
-  (void)ud;
-  static const char *const names[] = {"debug", "info", "warning", "error"};
-  fprintf(stderr, "tidemill %s: %s\n", names[level], line);
-}
-
-static void role_print(void *ud, const char *text) {
-  (void)ud;
-  fputs(text, stdout);
-  fflush(stdout);
-}
-
 static int role_fail(const tm_err *err) {
   fprintf(stderr, "tidemill: %s: %s%s%s%s\n", tm_status_name(err->code), err->msg,
           err->task[0] ? " (" : "", err->task, err->task[0] ? ")" : "");
@@ -52,8 +40,7 @@ static int role_serve(tm_server_options *o) {
   tm_err err;
   tm_server *s;
   tm_err_clear(&err);
-  tm_log_sink(role_log, NULL, TM_LOG_INFO);
-  tm_print_sink(role_print, NULL);
+  tm_log_stream(stderr, TM_LOG_INFO);
   tm_k_gemm_threads(1); /* workers of one machine share its cores */
   if (tm_ops_init(&err) || tm_server_start(o, &s, &err)) return role_fail(&err);
   role_catch();

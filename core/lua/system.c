@@ -14,30 +14,13 @@
  */
 static FILE *system_log; /* a file that we opened; changed by the Lua thread only */
 
-static const char *const system_levels[] = {"debug", "info", "warn", "error"};
-
-static void system_log_line(void *ud, tm_log_level level, const char *line) {
-  fprintf(ud, "tidemill %s: %s\n", system_levels[level], line);
-  fflush(ud);
-}
-
-static void system_print(void *ud, const char *text) {
-  fputs(text, ud);
-  fflush(ud);
-}
-
-static void system_sink(FILE *f, tm_log_level min) {
-  tm_log_sink(f ? system_log_line : NULL, f, min);
-  tm_print_sink(f ? system_print : NULL, f);
-}
-
-void tm_lua_log_to_stderr(bool on) { system_sink(on ? stderr : NULL, TM_LOG_WARN); }
+void tm_lua_log_to_stderr(bool on) { tm_log_stream(on ? stderr : NULL, TM_LOG_WARN); }
 
 static tm_log_level system_level(lua_State *L, int i) {
   if (lua_isnoneornil(L, i)) return TM_LOG_INFO;
   const char *name = luaL_checkstring(L, i);
   for (int k = 0; k < 4; k++)
-    if (strcmp(name, system_levels[k]) == 0) return (tm_log_level)k;
+    if (strcmp(name, tm_log_level_name((tm_log_level)k)) == 0) return (tm_log_level)k;
   tm_lua_fail(L, TM_EINVAL,
               "log level \"%s\": there are \"debug\", \"info\", \"warn\", \"error\"",
               name);
@@ -60,7 +43,7 @@ static int system_log_to(lua_State *L) {
     }
   }
   system_log = opened;
-  system_sink(to, min);
+  tm_log_stream(to, min);
   if (old) fclose(old);
   return 0;
 }
