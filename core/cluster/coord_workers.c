@@ -36,6 +36,11 @@ static bool coord_may_keep(const tm_coordinator *c, const coord_worker *w) {
   return !c->closing && !c->suspended && w->state != COORD_GONE;
 }
 
+static bool coord_may_reach(const tm_coordinator *c, const coord_worker *w) {
+  return w->state == COORD_AWAY && coord_may_keep(c, w) && !c->lost && !w->unrefused &&
+         !w->removing;
+}
+
 /* --- links --- */
 
 void coord_lose_worker(coord_worker *w, const tm_err *why) {
@@ -119,7 +124,8 @@ void coord_worker_free(coord_worker *w) {
 static void coord_pause(tm_coordinator *c, coord_worker *w, int64_t *pause_ns) {
   int64_t until = tm_now_ns() + *pause_ns;
   *pause_ns = *pause_ns * 2 < COORD_PAUSE_MAX_NS ? *pause_ns * 2 : COORD_PAUSE_MAX_NS;
-  while (coord_may_keep(c, w) && !c->lost && tm_now_ns() < until)
+  bool goes = w->removing;
+  while (coord_may_keep(c, w) && !c->lost && w->removing == goes && tm_now_ns() < until)
     if (tm_cond_wait_until(&w->wake, &c->mu, until, NULL)) return;
 }
 
@@ -184,7 +190,7 @@ static tm_status coord_welcome(tm_coordinator *c, coord_worker *w, tm_worker_lin
                                tm_err *err) {
   bool back = w->met;
   TM_TRY(coord_resources_send(c, w, l, err));
-  if (!coord_may_keep(c, w)) return TM_ECANCELLED;
+  if (!coord_may_reach(c, w)) return TM_ECANCELLED;
   if (c->opt.furnish) TM_TRY(c->opt.furnish(c->opt.ud, l, err));
   coord_attach(w, l);
   tm_log(TM_LOG_INFO, "%s is %s", w->task, back ? "back" : "there");
@@ -223,11 +229,6 @@ static void coord_retire(tm_coordinator *c, coord_worker *w) {
   tm_log(TM_LOG_INFO, "%s is removed", w->task);
 }
 
-static bool coord_may_reach(const tm_coordinator *c, const coord_worker *w) {
-  return w->state == COORD_AWAY && coord_may_keep(c, w) && !c->lost && !w->unrefused &&
-         !w->removing;
-}
-
 static void *coord_keeper(void *p) {
   coord_worker *w = p;
   tm_coordinator *c = w->owner;
@@ -261,7 +262,7 @@ static bool coord_wants_keeper(const tm_coordinator *c, const coord_worker *w) {
     case COORD_LOST:
       return true;
     case COORD_AWAY:
-      return !c->lost || w->out.n > 0;
+      return !c->lost || w->out.n > 0 || w->removing;
     default:
       return false;
   }
@@ -357,6 +358,54 @@ void *coord_janitor(void *p) {
   }
   pthread_mutex_unlock(&c->mu);
   return NULL;
+}
+
+/* --- adding and removing --- */
+
+static tm_status coord_room(tm_coordinator *c) {
+  if (c->nworker < c->max_worker) return TM_OK;
+  int32_t max = 2 * c->max_worker;
+  coord_worker **a =
+      tm_realloc(c->worker, (size_t)c->max_worker * sizeof *a, (size_t)max * sizeof *a);
+  if (!a) return TM_ENOMEM;
+  c->worker = a;
+  c->max_worker = max;
+  return TM_OK;
+}
+
+tm_status tm_coordinator_add_worker(tm_coordinator *c, const char *task, int32_t *index,
+                                    tm_err *err) {
+  coord_worker *w;
+  if (!c->opt.revive)
+    return tm_fail(err, TM_EPRECOND, "this coordinator cannot reach other workers");
+  pthread_mutex_lock(&c->mu);
+  tm_status s = coord_room(c);
+  if (s == TM_OK) s = coord_worker_new(c, c->nworker, &w);
+  if (s == TM_OK) {
+    strncpy(w->task, task, sizeof w->task - 1);
+    *index = c->nworker;
+    c->worker[c->nworker++] = w;
+    pthread_cond_signal(&c->work);
+  }
+  pthread_mutex_unlock(&c->mu);
+  return s ? tm_nomem(err, "a worker") : TM_OK;
+}
+
+tm_status tm_coordinator_remove_worker(tm_coordinator *c, int32_t index, tm_err *err) {
+  tm_status s = TM_OK;
+  pthread_mutex_lock(&c->mu);
+  coord_worker *w = index >= 0 && index < c->nworker ? c->worker[index] : NULL;
+  if (!w || w->removing) {
+    s = tm_fail(err, TM_ENOTFOUND, "there is no worker %d (any more)", index);
+  } else {
+    w->removing = w->draining = true;
+    tm_cancel_set(&w->cancel);
+    pthread_cond_signal(&w->wake);
+    coord_recall(c, w, 0);
+    pthread_cond_signal(&c->work);
+  }
+  pthread_mutex_unlock(&c->mu);
+  return s;
 }
 
 /* --- suspending --- */

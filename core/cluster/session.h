@@ -58,6 +58,15 @@ TM_CHECKED tm_status tm_session_create(tm_session *s, tm_var_info *info,
 /* One coordinator a session; it takes the links. TM_EEXISTS: there is one. */
 TM_CHECKED tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
                                             tm_coordinator **out, tm_err *err);
+/* One more worker, at "host:port" (any name in a cluster inside this process; "" does
+ * too): *index is the next one.  Its coordinator reaches it when it is there.
+ * TM_EEXISTS: there is one at that address. */
+TM_CHECKED tm_status tm_session_add_worker(tm_session *s, const char *address,
+                                           int32_t *index, tm_err *err);
+const char *tm_session_worker_task(const tm_session *s, int32_t index);
+/* It finishes what it started, and is left. */
+TM_CHECKED tm_status tm_session_remove_worker(tm_session *s, int32_t index,
+                                              tm_err *err);
 /* Free its coordinator (cancels, awaits, closes the links). */
 void tm_session_coordinator_close(tm_session *s);
 /* The first variable of g that is none of this cluster's into *uid; 0: all are. */

@@ -5,10 +5,13 @@
 #ifndef TM_CLUSTER_SESSION_PARTS_H
 #define TM_CLUSTER_SESSION_PARTS_H
 
+#include <stdatomic.h>
+
 #include "cluster/session.h"
 #include "cluster/session_recipe.h"
 
 typedef struct session_worker {
+  bool removed; /* by the user */
   char task[48];
   char address[280]; /* "": in this process */
   /* Of its last start.  Written by reach, read by refuse: by one thread at a time. */
@@ -16,8 +19,9 @@ typedef struct session_worker {
 } session_worker;
 
 struct tm_session {
-  tm_vars *vars; /* the chief's */
-  int32_t nworker, nps;
+  tm_vars *vars;           /* the chief's */
+  _Atomic int32_t nworker; /* grows, on the host's thread */
+  int32_t nps;
   int threads; /* of a worker's kernels */
   uint64_t seed;
   int64_t worker_timeout_ns;

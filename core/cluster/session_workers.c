@@ -1,6 +1,8 @@
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cluster/session_parts.h"
@@ -12,6 +14,17 @@
  * Invariant: the coordinator asks for one worker from one thread at a time, and refuses
  * an incarnation before it reaches the worker anew; so `incarnation` needs no lock.
  */
+/* One above those that are there: names may have gaps. */
+static int32_t workers_next_number(const tm_session *s) {
+  int32_t next = 0;
+  for (int32_t i = 0; i < s->nworker; i++) {
+    const char *at = strrchr(s->worker[i]->task, ':');
+    int32_t k = at ? (int32_t)strtol(at + 1, NULL, 10) : 0;
+    if (k >= next) next = k + 1;
+  }
+  return next;
+}
+
 tm_status tm_session_note_worker(tm_session *s, const char *address, const char *task,
                                  tm_err *err) {
   if (s->nworker >= TM_MAX_TASKS)
@@ -23,7 +36,7 @@ tm_status tm_session_note_worker(tm_session *s, const char *address, const char 
   if (task)
     snprintf(w->task, sizeof w->task, "%s", task);
   else
-    snprintf(w->task, sizeof w->task, "/job:worker/task:%d", s->nworker);
+    snprintf(w->task, sizeof w->task, "/job:worker/task:%d", workers_next_number(s));
   s->worker[s->nworker++] = w;
   return TM_OK;
 }
@@ -46,6 +59,49 @@ static tm_status workers_reach(tm_session *s, int32_t index, tm_cancel *cancel,
 
 tm_status tm_session_first_link(tm_session *s, int32_t index, tm_err *err) {
   return workers_reach(s, index, NULL, &s->link[index], err);
+}
+
+/* --- adding and removing --- */
+
+static tm_status workers_check(const tm_session *s, const char *address, tm_err *err) {
+  if (!s->coordinator)
+    return tm_fail(err, TM_EPRECOND, "workers are added to a coordinator");
+  if (strlen(address) >= sizeof s->worker[0]->address)
+    return tm_fail(err, TM_EINVAL, "add_worker: \"%.60s...\" is too long", address);
+  if (!s->remote) return TM_OK;
+  const char *colon = strrchr(address, ':');
+  long port = colon ? strtol(colon + 1, NULL, 10) : 0;
+  if (!colon || colon == address || port < 1 || port > 65535)
+    return tm_fail(err, TM_EINVAL, "add_worker: \"%s\" is not like \"host:port\"",
+                   address);
+  for (int32_t i = 0; i < s->nworker; i++)
+    if (!s->worker[i]->removed && strcmp(s->worker[i]->address, address) == 0)
+      return tm_fail(err, TM_EEXISTS, "add_worker: %s is %s already", address,
+                     s->worker[i]->task);
+  return TM_OK;
+}
+
+tm_status tm_session_add_worker(tm_session *s, const char *address, int32_t *index,
+                                tm_err *err) {
+  TM_TRY(workers_check(s, address, err));
+  TM_TRY(tm_session_note_worker(s, address, NULL, err));
+  tm_status st = tm_coordinator_add_worker(s->coordinator,
+                                           s->worker[s->nworker - 1]->task, index, err);
+  TM_DCHECK(st || *index == s->nworker - 1);
+  if (st) tm_free(s->worker[--s->nworker], sizeof(session_worker));
+  return st;
+}
+
+const char *tm_session_worker_task(const tm_session *s, int32_t index) {
+  return s->worker[index]->task;
+}
+
+tm_status tm_session_remove_worker(tm_session *s, int32_t index, tm_err *err) {
+  if (!s->coordinator)
+    return tm_fail(err, TM_EPRECOND, "workers are removed from a coordinator");
+  TM_TRY(tm_coordinator_remove_worker(s->coordinator, index, err));
+  s->worker[index]->removed = true;
+  return TM_OK;
 }
 
 /* --- for the coordinator --- */

@@ -172,6 +172,33 @@ static int coordinator_done(lua_State *L) {
   return 1;
 }
 
+/* --- workers --- */
+
+/* coordinator:add_worker(address) -> its place from 0, its task's name */
+static int coordinator_add_worker(lua_State *L) {
+  check_coordinator(L, 1);
+  tm_session *s = ((coordinator_box *)lua_touserdata(L, 1))->session->s;
+  int32_t index = 0;
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_session_add_worker(s, luaL_checkstring(L, 2), &index, &err), &err);
+  lua_pushinteger(L, index);
+  lua_pushstring(L, tm_session_worker_task(s, index));
+  return 2;
+}
+
+/* coordinator:remove_worker(index) */
+static int coordinator_remove_worker(lua_State *L) {
+  check_coordinator(L, 1);
+  tm_session *s = ((coordinator_box *)lua_touserdata(L, 1))->session->s;
+  tm_err err;
+  tm_err_clear(&err);
+  lua_Integer i = luaL_checkinteger(L, 2);
+  if (i < 0 || i > INT32_MAX) i = INT32_MAX;
+  tm_lua_check(L, tm_session_remove_worker(s, (int32_t)i, &err), &err);
+  return 0;
+}
+
 /* --- resources --- */
 
 /* An iterator on every worker; dropped there when this handle is collected. */
@@ -433,6 +460,8 @@ void tm_lua_open_cluster(lua_State *L, int core) {
                                          {"join", coordinator_join},
                                          {"wait_room", coordinator_wait_room},
                                          {"done", coordinator_done},
+                                         {"add_worker", coordinator_add_worker},
+                                         {"remove_worker", coordinator_remove_worker},
                                          {"add_iterator", coordinator_add_iterator},
                                          {"add_locals", coordinator_add_locals},
                                          {"places", coordinator_places},

@@ -234,6 +234,41 @@ function Coordinator:create_per_worker_dataset(source, opts)
   return setmetatable({ _coordinator = self, _dataset = ds, element_spec = ds.element_spec }, PerWorkerDataset)
 end
 
+--- One more worker, at "host:port" (any name in a cluster inside this process); gives the
+--- number of its task.  Functions run there once it is reached: a process that serves
+--- /job:worker/task:NUMBER of this cluster's id.
+function Coordinator:add_worker(address)
+  local handle, strategy = self:_open(), self.strategy
+  if type(address) ~= "string" then
+    errors.raise("invalid_argument", 'add_worker takes an address like "host:port", got %s', type(address))
+  end
+  local place, task = handle:add_worker(address)
+  strategy._worker_tasks[place + 1] = task
+  strategy._workers[place + 1] = { task = task, address = address }
+  strategy.num_workers = strategy.num_workers + 1
+  return tonumber(task:match "%d+$")
+end
+
+--- The place of a worker, by address, task or number of its task.
+local function worker_place(strategy, which)
+  for i, w in ipairs(strategy._workers) do
+    if not w.removed and (w.address == which or w.task == which or tonumber(w.task:match "%d+$") == which) then
+      return i
+    end
+  end
+  errors.raise("not_found", "remove_worker: there is no worker %s", tostring(which))
+end
+
+--- Let a worker go, by its address (or task, or number): it gets no more functions, ends
+--- what it started, hands back the rest.
+function Coordinator:remove_worker(which)
+  local handle, strategy = self:_open(), self.strategy
+  local i = worker_place(strategy, which)
+  handle:remove_worker(i - 1)
+  strategy._workers[i].removed = true
+  strategy.num_workers = strategy.num_workers - 1
+end
+
 --- Counters since this coordinator began.
 function Coordinator:stats()
   local s = self:_open():stats()

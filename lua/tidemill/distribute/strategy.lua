@@ -133,6 +133,10 @@ local function new(resolver, opts)
   for i = 1, self.num_ps do self._held[i] = 0 end
   self._ps_tasks, self._worker_tasks = task_names(spec, "ps"), task_names(spec, "worker")
   self._session = open_session(resolver, spec, o)
+  self._workers = {} -- of each worker: its task, its address; removed
+  for i, task in ipairs(self._worker_tasks) do
+    self._workers[i] = { task = task, address = spec:job_tasks("worker")[i] }
+  end
   if o.on_ps_failure then restoring.watch(self, o.on_ps_failure) end
   return self
 end
