@@ -1,0 +1,344 @@
+-- Workers that die, hang, come back, are new, are removed.  This process is the chief;
+-- workers and ps are real processes, signals are real.
+local tm = require "tidemill"
+local P = dofile "spec/tools/process.lua"
+local tasks = dofile "spec/tools/tasks.lua"
+local D = tm.distribute
+
+local function raised(code, pattern, f, ...)
+  local ok, e = pcall(f, ...)
+  assert.is_false(ok)
+  assert.equal(code, e.code, tostring(e))
+  if pattern then assert.is_truthy(e.message:find(pattern), e.message) end
+  return e
+end
+
+describe("workers", function()
+  local T, strategy, c, counters, count
+
+  -- A cluster of processes; a counter on each ps, that every function adds to.
+  local function open(size, options)
+    T = tasks.new(P, size)
+    T:start()
+    local o = { heartbeat_interval = 0.2, heartbeat_timeout = 1, placement = "round_robin" }
+    for k, x in pairs(options or {}) do o[k] = x end
+    strategy = D.ParameterServerStrategy(D.SimpleClusterResolver(D.ClusterSpec(T.jobs), { task_type = "chief" }), o)
+    c = D.ClusterCoordinator(strategy)
+    counters = {}
+    strategy:scope(function()
+      for i = 1, size.ps or 1 do counters[i] = tm.Variable(0, { dtype = "int64", name = "counter" .. i }) end
+    end)
+    count = function()
+      for _, v in ipairs(counters) do v:assign_add(1) end
+    end
+  end
+
+  after_each(function()
+    if strategy then strategy:close() end
+    strategy = nil
+    assert.same({}, P.cleanup())
+  end)
+
+  local function state(i) return c:stats().workers[i].state end
+  local function await(i, what, seconds)
+    assert.is_truthy(P.eventually(seconds or 5, function() return state(i) == what end), state(i))
+  end
+
+  --- Every function done counted once, on every ps.
+  local function exact(n)
+    c:join { timeout = 10 }
+    assert.equal(n, c:stats().steps)
+    for _, v in ipairs(counters) do assert.equal(n, v:read():item()) end
+  end
+
+  --- Run fn while the workers in `others` are watched: the longest time one of them did not end a function.
+  local function pause_of(others, seconds)
+    local t, worst, last, at = P.now(), 0, {}, {}
+    while P.now() - t < seconds do
+      local w = c:stats().workers
+      for _, i in ipairs(others) do
+        if w[i].steps ~= last[i] then last[i], at[i] = w[i].steps, P.now() end
+        worst = math.max(worst, P.now() - at[i])
+      end
+      P.sleep(0.002)
+    end
+    return worst
+  end
+
+  local function slow(seconds) return tm.func(function() tm.sleep(seconds) count() end) end
+
+  it("that are killed: their functions run elsewhere at once, others never pause, each counts once", function()
+    open { workers = 3, ps = 2 }
+    local f = slow(0.005)
+    for _ = 1, 600 do c:schedule(f) end
+    P.sleep(0.05)
+    T.worker[2]:kill()
+    local worst = pause_of({ 1, 3 }, 0.5)
+    assert.is_true(worst < 0.1, worst)
+    assert.equal("down", state(2))
+    exact(600)
+    assert.is_true(c:stats().retries > 0)
+  end)
+
+  it("that start again at the same address are back at work within half a second", function()
+    open { workers = 2, ps = 2 }
+    local it = c:create_per_worker_dataset(tm.data.range(1000000)):iterator()
+    local f = tm.func(function(it)
+      local x = it:next()
+      tm.sleep(0.002)
+      count()
+      return x
+    end)
+    local n = 0
+    for round = 1, 3 do
+      for _ = 1, 1500 do c:schedule(f, { it }) end
+      n = n + 1500
+      P.sleep(0.05)
+      T.worker[1]:kill()
+      await(1, "down")
+      local before = c:stats().workers[1].steps
+      local p = T:task("worker", 0)
+      assert.is_truthy(p:says("listens", 5))
+      local t = P.now()
+      await(1, "ready")
+      assert.is_truthy(P.eventually(2, function() return c:stats().workers[1].steps > before end))
+      assert.is_true(P.now() - t < 0.5, ("round %d: %.3f s"):format(round, P.now() - t))
+      exact(n)
+    end
+  end)
+
+  it("that hang longer than the heartbeat and go on: late updates are refused, and they come back", function()
+    open { workers = 2, ps = 2 }
+    local f = slow(0.01)
+    for _ = 1, 200 do c:schedule(f) end
+    P.sleep(0.05)
+    T.worker[1]:kill "STOP"
+    await(1, "down")
+    exact(200)
+    T.worker[1]:kill "CONT"
+    await(1, "ready")
+    P.sleep(0.1)
+    exact(200)
+    for _ = 1, 100 do c:schedule(f) end
+    exact(300)
+    assert.is_true(c:stats().workers[1].steps > 20)
+  end)
+
+  it("that hang for less than the heartbeat lose nothing", function()
+    open { workers = 2, ps = 1 }
+    local f = slow(0.005)
+    for _ = 1, 100 do c:schedule(f) end
+    T.worker[1]:kill "STOP"
+    P.sleep(0.4)
+    T.worker[1]:kill "CONT"
+    exact(100)
+    assert.equal(0, c:stats().retries)
+  end)
+
+  it("that die while they connect are tried until they stay", function()
+    open { workers = 2, ps = 2 }
+    local f = slow(0.005)
+    for _ = 1, 400 do c:schedule(f) end
+    T.worker[1]:kill()
+    for i = 1, 5 do
+      local p = T:task("worker", 0)
+      p:says("listens", 5)
+      P.sleep(0.01 * i)
+      p:kill()
+      p:wait(5)
+    end
+    T:task("worker", 0)
+    await(1, "ready")
+    exact(400)
+  end)
+
+  it("that die while their dataset is built or in fetch leave its functions to others", function()
+    open { workers = 2, ps = 2 }
+    local ds = tm.data.range(100000):map(function(x)
+      tm.sleep(0.02)
+      return x
+    end):shuffle(8)
+    local it = c:create_per_worker_dataset(ds):iterator()
+    local f = tm.func(function(it)
+      local x = it:next()
+      count()
+      return x
+    end)
+    for _ = 1, 60 do c:schedule(f, { it }) end
+    for _ = 1, 3 do
+      P.sleep(0.12) -- the buffer of the shuffle is being filled
+      T.worker[1]:kill()
+      T.worker[1]:wait(5)
+      T:task("worker", 0)
+      await(1, "ready")
+    end
+    exact(60)
+  end)
+
+  it("that die while they compute leave the function to others", function()
+    open { workers = 2, ps = 2 }
+    local a = tm.fill({ 400, 400 }, 1e-3)
+    local f = tm.func(function(x)
+      local y = tm.while_loop(function(i) return i:less(40) end,
+        function(i, z) return i + 1, tm.matmul(z, x) end, { tm.tensor(0), x })
+      count()
+      return tm.reduce_sum(y[2])
+    end)
+    local r = {}
+    for i = 1, 40 do r[i] = c:schedule(f, { a }) end
+    P.sleep(0.05)
+    T.worker[1]:kill()
+    exact(40)
+    for i = 2, 40 do assert.equal(r[1]:fetch(), r[i]:fetch()) end
+  end)
+
+  it("that die between two updates to two ps count once on both", function()
+    open { workers = 2, ps = 2 }
+    local f = slow(0.005)
+    for round = 1, 2 do
+      for _ = 1, 60 do c:schedule(f) end
+      P.sleep(0.05)
+      T.ps[2]:kill "STOP" -- updates of the first ps go on, those of the second wait
+      P.sleep(0.1)
+      T.worker[1]:kill()
+      P.sleep(0.2)
+      T.ps[2]:kill "CONT"
+      exact(60 * round)
+      T.worker[1]:wait(5)
+      T:task("worker", 0)
+      await(1, "ready")
+    end
+  end)
+
+  it("that die while they send a result, or are asked for one, give it by another worker", function()
+    open { workers = 2, ps = 1 }
+    local big = tm.func(function()
+      tm.sleep(0.02)
+      count()
+      return tm.random.uniform({ 4000000 }, { seed = 3 })
+    end)
+    local r = {}
+    for i = 1, 12 do r[i] = c:schedule(big) end
+    P.sleep(0.06)
+    T.worker[1]:kill()
+    local first = tm.reduce_sum(r[1]:fetch()):item()
+    for i = 2, 12 do assert.equal(first, tm.reduce_sum(r[i]:fetch()):item()) end
+    exact(12)
+    T.worker[1]:wait(5)
+    T:task("worker", 0)
+    await(1, "ready")
+    local long = slow(0.3)
+    local asked = { c:schedule(long), c:schedule(long) }
+    P.sleep(0.1)
+    T.worker[2]:kill()
+    for _, x in ipairs(asked) do x:fetch { timeout = 5 } end
+    exact(14)
+  end)
+
+  it("that are all gone: the coordinator waits, and goes on when one is back", function()
+    open { workers = 2, ps = 1 }
+    local f = slow(0.005)
+    for _ = 1, 100 do c:schedule(f) end
+    T:each(function(p, kind) if kind == "worker" then p:kill() end end)
+    await(1, "down")
+    await(2, "down")
+    local r = c:schedule(f)
+    raised("deadline_exceeded", nil, c.join, c, { timeout = 0.1 })
+    assert.is_false(r:done())
+    T.worker[2]:wait(5)
+    T:task("worker", 1)
+    exact(101)
+  end)
+
+  it("that are all gone for worker_timeout are unavailable; the next one may come", function()
+    open({ workers = 1, ps = 1 }, { worker_timeout = 0.4 })
+    local f = slow(0.005)
+    for _ = 1, 100 do c:schedule(f) end
+    local late = c:schedule(f)
+    T.worker[1]:kill()
+    local t = P.now()
+    local e = raised("unavailable", "worker_timeout", c.join, c)
+    assert.equal("/job:worker/task:0", e.task)
+    assert.is_true(P.now() - t > 0.3 and P.now() - t < 1.5, P.now() - t)
+    raised("cancelled", nil, late.fetch, late)
+    c:join() -- raised once
+    T.worker[1]:wait(5)
+    T:task("worker", 0)
+    await(1, "ready")
+    local n = c:stats().steps
+    for _ = 1, 10 do c:schedule(f) end
+    c:join()
+    assert.equal(n + 10, c:stats().steps)
+  end)
+
+  it("that are added while training get work; one that is removed drains first", function()
+    T = tasks.new(P, { workers = 2, ps = 1 })
+    T.id = "grows"
+    local second = table.remove(T.jobs.worker)
+    T:start()
+    local resolver = D.SimpleClusterResolver(D.ClusterSpec(T.jobs), { task_type = "chief" })
+    resolver.cluster_id = function() return "grows" end
+    strategy = D.ParameterServerStrategy(resolver, { heartbeat_interval = 0.2, heartbeat_timeout = 1 })
+    c = D.ClusterCoordinator(strategy)
+    strategy:scope(function() counters = { tm.Variable(0, { dtype = "int64" }) } end)
+    count = function() counters[1]:assign_add(1) end
+    local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
+    local f = tm.func(function(it)
+      it:next()
+      tm.sleep(0.005)
+      count()
+      return D.current_worker_index()
+    end)
+    for _ = 1, 100 do c:schedule(f, { it }) end
+    assert.equal(1, c:add_worker(second))
+    assert.equal(2, strategy.num_workers)
+    assert.equal("connecting", state(2))
+    raised("already_exists", nil, c.add_worker, c, second)
+    raised("invalid_argument", "host:port", c.add_worker, c, "nowhere")
+    T.jobs.worker[2] = second
+    T:task("worker", 1)
+    await(2, "ready")
+    local r = {}
+    for i = 1, 100 do r[i] = c:schedule(f, { it }) end
+    exact(200)
+    assert.is_true(c:stats().workers[2].steps > 20)
+    for _ = 1, 50 do c:schedule(f, { it }) end
+    c:remove_worker(T.jobs.worker[1])
+    assert.equal(1, strategy.num_workers)
+    await(1, "removed")
+    exact(250)
+    raised("not_found", nil, c.remove_worker, c, T.jobs.worker[1])
+    assert.is_nil(T.worker[1]:status()) -- it waits for another chief
+  end)
+end)
+
+describe("workers inside this process", function()
+  it("are added under any name and removed", function()
+    local strategy = D.ParameterServerStrategy(D.local_cluster { workers = 1, ps = 1 })
+    local c = D.ClusterCoordinator(strategy)
+    local v = strategy:scope(function() return tm.Variable(0, { dtype = "int64" }) end)
+    local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
+    local f = tm.func(function(it)
+      it:next()
+      tm.sleep(0.002)
+      v:assign_add(1)
+      return D.current_worker_index()
+    end)
+    for _ = 1, 50 do c:schedule(f, { it }) end
+    assert.equal(1, c:add_worker "another")
+    local seen = {}
+    for i = 1, 50 do seen[i] = c:schedule(f, { it }) end
+    c:join()
+    local both = {}
+    for i = 1, 50 do both[seen[i]:fetch()] = true end
+    assert.same({ [0] = true, [1] = true }, both)
+    for _ = 1, 20 do c:schedule(f, { it }) end
+    c:remove_worker(0)
+    c:join()
+    assert.equal(120, v:read():item())
+    assert.equal("removed", c:stats().workers[1].state)
+    assert.equal(1, strategy.num_workers)
+    raised("not_found", nil, c.remove_worker, c, 0)
+    c:close()
+  end)
+end)
