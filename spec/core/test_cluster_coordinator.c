@@ -387,7 +387,7 @@ static void a_batch_fetched_ahead_by_a_closure_that_moved_is_not_lost(void **sta
   bench_open(&b, 2, 1, 100);
   tm_dataset *ds = numbers(N);
   tm_graph *next = next_function(ds), *nap = nap_function(0.03);
-  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, &err), &err);
+  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, false, &err), &err);
   tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
   int seen[N] = {0};
   for (int i = 0; i < N; i += 4) {
@@ -426,7 +426,7 @@ static void what_was_handed_out_runs_again_after_a_pause_and_nothing_fails(
   bench_counter(&b);
   tm_dataset *ds = numbers(1000);
   tm_graph *g = count_function(), *next = next_function(ds), *nap = nap_function(30);
-  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, &err), &err);
+  assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, false, &err), &err);
   tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
   for (int turn = 0; turn < 3; turn++) {
     for (int i = 0; i < N; i++) {
