@@ -37,7 +37,9 @@ B ?= build$(VARIANT)
 PKG_CONFIG ?= pkg-config
 pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 MSGPACK_PC := $(firstword $(foreach p,msgpack-c msgpack msgpackc,$(if $(call pkg,--modversion,$(p)),$(p))))
-PCS := libuv $(MSGPACK_PC) openblas zlib jansson
+# libcurl may be missing: then preemption is not watched at addresses.
+CURL_PC := $(if $(call pkg,--modversion,libcurl),libcurl)
+PCS := libuv $(MSGPACK_PC) openblas zlib jansson $(CURL_PC)
 
 LUA_CFLAGS := $(if $(LUA_INCDIR),-I$(LUA_INCDIR),$(call pkg,--cflags,$(LUA)))
 LUA_LIBS := $(call pkg,--libs,$(LUA))
@@ -64,7 +66,8 @@ SAN_FLAGS += $(if $(findstring clang,$(CC)),-Wno-pass-failed)
 endif
 
 TM_CFLAGS = $(TM_STD) $(TM_WARN) -g -fPIC -Icore -Icore/include $(SAN_FLAGS) \
-  $(if $(NDEBUG),-DNDEBUG) $(if $(NO_CLONES),-DTM_NO_CLONES) $(PC_CFLAGS)
+  $(if $(NDEBUG),-DNDEBUG) $(if $(NO_CLONES),-DTM_NO_CLONES) $(if $(CURL_PC),-DTM_CURL) \
+  $(PC_CFLAGS)
 OPT = -O2
 DEPFLAGS = -MMD -MP
 LDFLAGS ?=

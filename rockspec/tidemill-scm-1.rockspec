@@ -8,7 +8,7 @@ description = {
   detailed = [[
 tidemill trains models on a cluster of workers and parameter servers. A Lua script
 describes the model and the loop; a C core does the work. The libraries it links to
-(libuv, MessagePack-C, OpenBLAS, SLEEF, zlib, jansson, OpenSSL) are found with
+(libuv, MessagePack-C, OpenBLAS, SLEEF, zlib, jansson, libcurl where there is one) are found with
 pkg-config.]],
   license = "MIT",
 }

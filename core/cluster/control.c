@@ -1,5 +1,6 @@
 #include "cluster/control.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -238,4 +239,23 @@ void tm_completion_release(tm_completion *d) {
   tm_free(d->out, (size_t)d->nout * sizeof *d->out);
   d->out = NULL;
   d->nout = 0;
+}
+
+/* --- leaving --- */
+
+tm_status tm_leaving_send(tm_conn *c, const char *why) {
+  tm_letter l;
+  char text[TM_LEAVING_TEXT];
+  snprintf(text, sizeof text, "%s", why);
+  tm_letter_init(&l);
+  tm_pack_cstr(&l.w, text);
+  return tm_letter_send(&l, c, TM_F_LEAVING, 0);
+}
+
+tm_status tm_leaving_unpack(const tm_message *m, char why[TM_LEAVING_TEXT],
+                            tm_err *err) {
+  tm_unpacker r;
+  tm_unpack_init(&r, m->meta, m->f.meta_bytes);
+  tm_unpack_cstr(&r, why, TM_LEAVING_TEXT);
+  return tm_unpack_end(&r, err);
 }

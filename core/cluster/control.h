@@ -44,4 +44,10 @@ void tm_completion_pack(tm_letter *l, const tm_completion *d);
 void tm_completion_take(tm_letter_in *in, tm_completion *d);
 void tm_completion_release(tm_completion *d);
 
+/* LEAVING: why a task will end, a text. */
+enum { TM_LEAVING_TEXT = 480 };
+TM_CHECKED tm_status tm_leaving_send(tm_conn *c, const char *why);
+TM_CHECKED tm_status tm_leaving_unpack(const tm_message *m, char why[TM_LEAVING_TEXT],
+                                       tm_err *err);
+
 #endif

@@ -32,7 +32,10 @@ typedef struct remote {
   bool closing, gone;    /* under mu */
   bool started, pending; /* under mu; pending: `why` is to be told by start */
   tm_err why;
-  bool down; /* loop thread */
+  bool down;       /* loop thread */
+  tm_board *board; /* may be NULL */
+  tm_hello self;
+  char address[280];
 } remote;
 
 /* --- from the worker (loop thread) --- */
@@ -66,15 +69,29 @@ static void remote_no_done(void *ud, const tm_completion *d, int32_t n) {
   (void)n;
 }
 
+bool tm_remote_leaving(tm_board *board, tm_conn *c, const tm_message *m,
+                       const char *address, const tm_hello *self,
+                       char why[TM_LEAVING_TEXT]) {
+  const tm_hello *peer = tm_conn_peer(c);
+  tm_departure d;
+  if (tm_leaving_unpack(m, why, NULL)) {
+    tm_conn_close(c, TM_EDATALOSS, "the task sent a malformed farewell");
+    return false;
+  }
+  if (!board) return true;
+  memset(&d, 0, sizeof d);
+  d.incarnation = peer->incarnation;
+  snprintf(d.task, sizeof d.task, "%s", peer->task);
+  snprintf(d.why, sizeof d.why, "%s", why);
+  snprintf(d.address, sizeof d.address, "%s", address);
+  tm_board_say(board, &d, self);
+  return true;
+}
+
 static void remote_leaving(remote *r, tm_message *m) {
-  tm_unpacker u;
-  char why[200] = "";
-  tm_unpack_init(&u, m->meta, m->f.meta_bytes);
-  tm_unpack_cstr(&u, why, sizeof why);
-  if (tm_unpack_end(&u, NULL))
-    tm_conn_close(r->conn, TM_EDATALOSS, "the worker sent a malformed farewell");
-  else if (!r->down && r->link.on_leave)
-    r->link.on_leave(r->link.ud, why);
+  char why[TM_LEAVING_TEXT];
+  if (!tm_remote_leaving(r->board, r->conn, m, r->address, &r->self, why)) return;
+  if (!r->down && r->link.on_leave) r->link.on_leave(r->link.ud, why);
 }
 
 static void remote_done(remote *r, tm_message *m) {
@@ -125,6 +142,7 @@ static void remote_closed(void *ud, tm_conn *c, const tm_err *why) {
   tm_err_clear(&e);
   tm_fail(&e, TM_EUNAVAILABLE, "%s: %s", r->link.task, why->msg);
   remote_down(r, &e);
+  if (r->board) tm_board_cut(r->board, tm_conn_peer(c)->incarnation);
   pthread_mutex_lock(&r->mu);
   r->gone = true;
   pthread_cond_broadcast(&r->ended);
@@ -340,6 +358,9 @@ tm_status tm_remote_worker(const tm_remote_options *opt, tm_worker_link **out,
                              .cancel = remote_cancel,
                              .recall = remote_recall,
                              .close = remote_close};
+  r->board = opt->board;
+  r->self = opt->self;
+  snprintf(r->address, sizeof r->address, "%s", opt->address);
   snprintf(r->link.task, sizeof r->link.task, "%s", opt->task);
   tm_status s = tm_map_new(&r->sent) ? tm_nomem(err, "a worker") : TM_OK;
   if (s == TM_OK) s = remote_dial(opt, r->link.task, &ch, err);

@@ -27,6 +27,7 @@
  *   (3) A data connection belongs to the start in whose time it was made (its user
  *       pointer is the number of that); after the next start it is answered no more, so
  *       a late UPDATE of a lost cluster never meets the variables of the next.
+ *   (4) Once `leaving` no chief can start this task any more.
  */
 #define SERVER_SILENCE_NS 60000000000 /* until the chief's start says otherwise */
 #define SERVER_MAX_FRAME  ((uint64_t)1 << 40)
@@ -46,6 +47,8 @@ struct tm_server {
   bool stop, had_one;   /* under mu */
   int64_t alone_since;  /* under mu */
   double chief_timeout; /* under mu: seconds; <= 0: never */
+  bool leaving;         /* under mu; never reset */
+  int64_t leave_by;     /* under mu: the end of the grace period */
 };
 
 /* --- terms --- */
@@ -130,18 +133,28 @@ static tm_status server_start_ps(tm_server *s, tm_conn *c, const tm_start *start
   return TM_OK;
 }
 
+static tm_status server_stays(tm_server *s, tm_err *err) {
+  pthread_mutex_lock(&s->mu);
+  bool leaving = s->leaving;
+  pthread_mutex_unlock(&s->mu);
+  if (!leaving) return TM_OK;
+  return tm_fail(err, TM_EUNAVAILABLE,
+                 "%s is leaving: wait for the one that replaces it", s->self.task);
+}
+
 /* A chief starts this task anew. */
 static void server_start(tm_server *s, tm_conn *c, tm_message *m) {
   tm_start start;
   tm_err err;
   tm_err_clear(&err);
   tm_status st = tm_start_unpack(m->meta, m->f.meta_bytes, &start, &err);
+  if (st == TM_OK) st = server_stays(s, &err);
   if (st == TM_OK) st = server_grant(s, c, &start, &err);
   if (st == TM_OK && s->ps) st = server_start_ps(s, c, &start, m->f.id, &err);
   if (st == TM_OK && s->worker) (void)tm_worker_service_message(s->worker, c, m);
   tm_start_release(&start);
   if (st == TM_OK) return;
-  tm_log(TM_LOG_WARN, "%s: %s", s->self.task, err.msg);
+  if (st != TM_EUNAVAILABLE) tm_log(TM_LOG_WARN, "%s: %s", s->self.task, err.msg);
   if (tm_conn_send_error(c, m->f.id, &err))
     tm_conn_close(c, st, "the start cannot be answered");
 }
@@ -150,6 +163,22 @@ void tm_server_stop(tm_server *s) {
   pthread_mutex_lock(&s->mu);
   s->stop = true;
   pthread_mutex_unlock(&s->mu);
+}
+
+void tm_server_leave(tm_server *s, const char *why, double grace) {
+  pthread_mutex_lock(&s->mu);
+  bool first = !s->leaving;
+  tm_conn *chief = first && s->chief ? tm_conn_ref(s->chief) : NULL;
+  if (first) s->leave_by = tm_now_ns() + (int64_t)(grace * 1e9);
+  s->leaving = true;
+  pthread_mutex_unlock(&s->mu);
+  if (!first) return;
+  if (chief)
+    tm_log(TM_LOG_INFO, "%s leaves, within %g s: %s", s->self.task, grace, why);
+  if (chief && tm_leaving_send(chief, why))
+    tm_conn_close(chief, TM_EUNAVAILABLE, "it cannot be told that this task leaves");
+  tm_conn_unref(chief);
+  if (s->worker) tm_worker_service_leave(s->worker, why);
 }
 
 /* Messages on a connection of an earlier term (2) or start (3). */
@@ -272,8 +301,13 @@ static tm_status server_look(tm_server *s, tm_cancel *cancel, tm_err *err) {
   bool stop = s->stop, alone = s->chief == NULL, gone = alone && s->had_one;
   double seconds = (double)(tm_now_ns() - s->alone_since) * 1e-9;
   double most = s->chief_timeout;
+  bool leaving = s->leaving, late = leaving && tm_now_ns() >= s->leave_by;
   pthread_mutex_unlock(&s->mu);
-  if (stop || (gone && s->opt.once)) return TM_OK;
+  if (stop || (gone && s->opt.once) || (leaving && alone)) return TM_OK;
+  if (late && s->ps) return TM_OK;
+  if (late)
+    return tm_fail(err, TM_ETIMEOUT, "%s did not finish within its grace period",
+                   s->self.task);
   if (tm_cancelled(cancel))
     return tm_fail(err, TM_ECANCELLED, "%s was cancelled", s->self.task);
   if (alone && most > 0 && seconds > most)

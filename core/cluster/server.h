@@ -6,7 +6,7 @@
  *     status = tm_server_join(s, &cancel, err);
  *     tm_server_free(s);
  *
- * Ownership: the caller's.  Threads: join from one, stop from any.
+ * Ownership: the caller's.  Threads: join from one, stop and leave from any.
  */
 #ifndef TM_CLUSTER_SERVER_H
 #define TM_CLUSTER_SERVER_H
@@ -39,6 +39,11 @@ const char *tm_server_task(const tm_server *s);
  * long (TM_ETIMEOUT).  cancel may be NULL. */
 TM_CHECKED tm_status tm_server_join(tm_server *s, tm_cancel *cancel, tm_err *err);
 void tm_server_stop(tm_server *s);
+/* This task is asked to end: its chief is told why, a worker finishes what it started
+ * and hands the rest back, a ps serves on.  join then ends with TM_OK once the chief
+ * has nothing here any more (a ps: has gone), else after `grace` seconds: a worker with
+ * TM_ETIMEOUT, a ps with TM_OK.  Only the first call counts. */
+void tm_server_leave(tm_server *s, const char *why, double grace);
 void tm_server_free(tm_server *s); /* s may be NULL */
 
 #endif

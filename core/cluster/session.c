@@ -83,7 +83,11 @@ tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
 }
 
 void tm_session_stop_tasks(tm_session *s) {
-  if (s->stop_tasks) s->stop_tasks(s);
+  if (s->stop_tasks) s->stop_tasks(s, NULL);
+}
+
+void tm_session_stop_task(tm_session *s, const char *task) {
+  if (s->stop_tasks) s->stop_tasks(s, task);
 }
 
 void tm_session_close(tm_session *s) {

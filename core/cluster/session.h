@@ -10,6 +10,7 @@
 #ifndef TM_CLUSTER_SESSION_H
 #define TM_CLUSTER_SESSION_H
 
+#include "cluster/board.h"
 #include "cluster/coordinator.h"
 
 enum { TM_MAX_TASKS = 4096 };
@@ -37,6 +38,7 @@ typedef struct tm_session_options {
   double chief_timeout;  /* seconds that tasks wait for the next chief; 0: for ever */
   double worker_timeout; /* seconds that work waits without any worker; 0: for ever */
   tm_ps_failure on_ps_failure;
+  tm_board *board; /* where tasks that will leave are noted; may be NULL */
 } tm_session_options;
 
 /* Start (in this process) or connect to the tasks of a cluster. */
@@ -45,6 +47,8 @@ TM_CHECKED tm_status tm_session_open(const tm_session_options *opt, tm_session *
 /* End the processes of its tasks too (nothing to do for a cluster in this process);
  * before tm_session_close.  Tasks that cannot be reached are passed over. */
 void tm_session_stop_tasks(tm_session *s);
+/* The same for one task ("/job:ps/task:0"). */
+void tm_session_stop_task(tm_session *s, const char *task);
 void tm_session_close(tm_session *s);    /* after its coordinator; s may be NULL */
 tm_vars *tm_session_vars(tm_session *s); /* borrowed: for eager ops of the chief */
 int32_t tm_session_workers(const tm_session *s);

@@ -47,7 +47,7 @@ struct tm_session {
   void (*excuse)(tm_session *s, bool on);
   /* The coordinator to tell when a ps is lost; NULL: none any more. */
   void (*watch)(tm_session *s, tm_coordinator *c);
-  void (*stop_tasks)(tm_session *s);
+  void (*stop_tasks)(tm_session *s, const char *only); /* NULL: all */
   void (*hurry)(tm_session *s); /* end refuse and reach: the coordinator is closed */
   void (*stop_remote)(tm_session *s); /* after links and clients were closed */
 };

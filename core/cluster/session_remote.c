@@ -41,12 +41,17 @@ typedef struct session_tie {
   uint32_t number;
 } session_tie;
 
-/* The only thing that a ps says by itself is that it serves another chief now. */
+/* What a ps says by itself: that it serves another chief now, or that it will end. */
 static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
   session_ps *p = ((session_tie *)tm_conn_user(c))->p;
   tm_unpacker u;
   tm_err err;
+  char why[TM_LEAVING_TEXT];
+  session_remote *r = p->owner;
   (void)ud;
+  if (m->f.kind == TM_F_LEAVING &&
+      tm_remote_leaving(r->board, c, m, r->address[p->index], &r->self, why))
+    tm_log(TM_LOG_WARN, "%s will leave: %s", p->task, why);
   if (m->f.kind != TM_F_ERROR) return;
   tm_unpack_init(&u, m->meta, m->f.meta_bytes);
   tm_err_unpack(&u, &err);
@@ -112,6 +117,7 @@ static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
   session_tie *tie = tm_conn_user(c);
   session_remote *r = tie->p->owner;
   (void)ud;
+  if (r->board) tm_board_cut(r->board, tm_conn_peer(c)->incarnation);
   pthread_mutex_lock(&r->mu);
   if (tie->number == tie->p->number) remote_ps_ended(tie->p, why);
   pthread_mutex_unlock(&r->mu);
@@ -155,6 +161,7 @@ static void session_stop_remote(tm_session *s) {
   pthread_mutex_destroy(&r->mu);
   tm_free(r->address, (size_t)r->ntask * sizeof *r->address);
   tm_free(r->ps_where, (size_t)r->nps * sizeof *r->ps_where);
+  tm_board_unref(r->board);
   tm_free(r, sizeof *r);
   s->remote = NULL;
 }
@@ -172,11 +179,13 @@ static void remote_stop_one(session_remote *r, const char *address) {
 }
 
 /* Over connections of their own, so that it does not matter who has the links. */
-static void session_stop_tasks(tm_session *s) {
+static void session_stop_tasks(tm_session *s, const char *only) {
+  session_remote *r = s->remote;
   for (int32_t i = 0; i < s->nps; i++)
-    remote_stop_one(s->remote, s->remote->address[i]);
+    if (!only || strcmp(only, r->ps[i].task) == 0) remote_stop_one(r, r->address[i]);
   for (int32_t i = 0; i < s->nworker; i++)
-    remote_stop_one(s->remote, s->worker[i]->address);
+    if (!only || strcmp(only, s->worker[i]->task) == 0)
+      remote_stop_one(r, s->worker[i]->address);
 }
 
 /* To lane i, wherever it is served. */
@@ -247,6 +256,7 @@ tm_remote_options tm_session_remote_options(const session_remote *r, int32_t ind
                           .self = r->self,
                           .address = address,
                           .start = r->start,
+                          .board = r->board,
                           .ps = r->ps_where};
   ro.start.index = index;
   return ro;
@@ -277,6 +287,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   if (!r) return tm_nomem(err, "a session");
   s->remote = r;
   r->session = s;
+  r->board = tm_board_ref(o->board);
   s->stop_remote = session_stop_remote;
   s->stop_tasks = session_stop_tasks;
   s->refuse = session_refuse_remote;

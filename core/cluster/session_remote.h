@@ -32,6 +32,7 @@ typedef struct session_ps {
 
 typedef struct session_remote {
   tm_session *session;
+  tm_board *board; /* a reference; may be NULL */
   tm_netloop *loop;
   int32_t nps, ntask;
   session_ps *ps;

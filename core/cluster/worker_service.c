@@ -1,6 +1,8 @@
 #include "cluster/worker_service.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -22,6 +24,8 @@
  *   (2) `ended` is set once no more messages come; the thread then closes the link,
  *       which ends the compute thread, and frees the session.
  *   (3) A session is on the service's list until it is freed.
+ *   (4) `held` closures were submitted and not told to be done.  Once the service is
+ *       `leaving` none is submitted any more, and at 0 the session says down, once.
  */
 typedef struct wsession {
   tm_worker_service *service;
@@ -35,6 +39,8 @@ typedef struct wsession {
   tm_cancel cancel;     /* ends the waits for ps */
   tm_worker_link *link; /* under mu until the start is answered (1) */
   tm_map *graphs;       /* loop thread: hash[0] to a tm_graph */
+  atomic_llong held;    /* (4) */
+  atomic_bool left;     /* down was said because the service is leaving */
 } wsession;
 
 struct tm_worker_service {
@@ -42,6 +48,8 @@ struct tm_worker_service {
   pthread_mutex_t mu;
   pthread_cond_t empty;
   wsession *sessions; /* under mu */
+  atomic_bool leaving;
+  char why[TM_LEAVING_TEXT]; /* written before leaving */
 };
 
 tm_status tm_worker_service_new(const tm_hello *self, tm_worker_service **out) {
@@ -74,10 +82,30 @@ void tm_worker_service_free(tm_worker_service *s) {
   tm_free(s, sizeof *s);
 }
 
-/* --- completions (compute thread, and the loop's in a recall) --- */
+/* --- to the chief --- */
 
-static void wsession_done(void *ud, const tm_completion *d, int32_t n) {
+/* This worker can go on no more: the chief is told why. */
+static void wsession_down(void *ud, const tm_err *why) {
   wsession *w = ud;
+  tm_letter l;
+  tm_letter_init(&l);
+  tm_err_pack(&l.w, why);
+  if (tm_letter_send(&l, w->conn, TM_F_DOWN, 0))
+    tm_conn_close(w->conn, why->code, why->msg);
+}
+
+/* The last closure is done or handed back: nothing keeps this worker. */
+static void wsession_leave_if_idle(wsession *w) {
+  tm_err err;
+  if (!atomic_load(&w->service->leaving) || atomic_load(&w->held) > 0 ||
+      atomic_exchange(&w->left, true))
+    return;
+  tm_err_clear(&err);
+  tm_fail(&err, TM_EUNAVAILABLE, "it left (%s)", w->service->why);
+  wsession_down(w, &err);
+}
+
+static void wsession_send_done(wsession *w, const tm_completion *d, int32_t n) {
   tm_letter l;
   tm_letter_init(&l);
   tm_pack_array(&l.w, (uint32_t)n);
@@ -88,14 +116,26 @@ static void wsession_done(void *ud, const tm_completion *d, int32_t n) {
     tm_conn_close(w->conn, s, "results with more metadata than a message may have");
 }
 
-/* This worker can go on no more: the chief is told why. */
-static void wsession_down(void *ud, const tm_err *why) {
+/* Of the compute thread, or of whoever hands closures back. */
+static void wsession_done(void *ud, const tm_completion *d, int32_t n) {
   wsession *w = ud;
-  tm_letter l;
-  tm_letter_init(&l);
-  tm_err_pack(&l.w, why);
-  if (tm_letter_send(&l, w->conn, TM_F_DOWN, 0))
-    tm_conn_close(w->conn, why->code, why->msg);
+  wsession_send_done(w, d, n);
+  atomic_fetch_sub(&w->held, n);
+  wsession_leave_if_idle(w);
+}
+
+void tm_worker_service_leave(tm_worker_service *s, const char *why) {
+  pthread_mutex_lock(&s->mu);
+  if (!atomic_load(&s->leaving)) snprintf(s->why, sizeof s->why, "%s", why);
+  atomic_store(&s->leaving, true);
+  for (wsession *w = s->sessions; w; w = w->next) {
+    pthread_mutex_lock(&w->mu);
+    tm_worker_link *l = w->ended ? NULL : w->link;
+    if (l && l->recall) l->recall(l, 0);
+    pthread_mutex_unlock(&w->mu);
+    if (l) wsession_leave_if_idle(w);
+  }
+  pthread_mutex_unlock(&s->mu);
 }
 
 /* --- the session's thread --- */
@@ -196,6 +236,7 @@ static void *wsession_main(void *ud) {
   w->link = link;
   pthread_mutex_unlock(&w->mu);
   wsession_answer(w, s, &err);
+  if (s == TM_OK) wsession_leave_if_idle(w);
   pthread_mutex_lock(&w->mu);
   while (!w->ended) pthread_cond_wait(&w->changed, &w->mu);
   pthread_mutex_unlock(&w->mu);
@@ -285,6 +326,24 @@ static tm_status wsession_graph(wsession *w, tm_message *m, tm_err *err) {
   return TM_OK;
 }
 
+/* A worker that leaves hands it back (TM_EAGAIN). */
+static tm_status wsession_submit(wsession *w, const tm_closure *c, tm_err *err) {
+  atomic_fetch_add(&w->held, 1);
+  if (atomic_load(&w->service->leaving)) {
+    tm_completion d;
+    memset(&d, 0, sizeof d);
+    d.id = c->id;
+    d.status = TM_EAGAIN;
+    tm_err_clear(&d.err);
+    tm_fail(&d.err, TM_EAGAIN, "the worker leaves");
+    wsession_done(w, &d, 1);
+    return TM_OK;
+  }
+  tm_status s = w->link->submit(w->link, c, 1, err);
+  if (s) atomic_fetch_sub(&w->held, 1);
+  return s;
+}
+
 static tm_status wsession_closure(wsession *w, tm_letter_in *in, tm_err *err) {
   tm_closure c;
   uint64_t hash[2];
@@ -295,7 +354,7 @@ static tm_status wsession_closure(wsession *w, tm_letter_in *in, tm_err *err) {
     if (!c.graph || c.graph->hash[1] != hash[1] || c.narg != c.graph->narg)
       s = tm_fail(err, TM_EDATALOSS, "a closure of a function that was not sent");
   }
-  if (s == TM_OK) s = w->link->submit(w->link, &c, 1, err);
+  if (s == TM_OK) s = wsession_submit(w, &c, err);
   tm_closure_release(&c);
   return s;
 }

@@ -23,6 +23,10 @@ TM_CHECKED tm_status tm_worker_service_new(const tm_hello *self,
 void tm_worker_service_free(tm_worker_service *s);
 /* False: not a kind of a worker. */
 bool tm_worker_service_message(tm_worker_service *s, tm_conn *c, tm_message *m);
+/* From now on closures are handed back, those that were started are finished; a session
+ * without any is told to its chief as down.  The chief knows already that this task
+ * leaves. */
+void tm_worker_service_leave(tm_worker_service *s, const char *why);
 void tm_worker_service_closed(tm_worker_service *s, tm_conn *c);
 
 #endif

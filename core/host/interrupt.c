@@ -21,8 +21,12 @@ static tm_cancel *volatile interrupt_cancel;
 static volatile sig_atomic_t interrupt_hits;
 static int64_t interrupt_last; /* of the handler alone */
 static bool interrupt_raised;  /* since begin; of the Lua thread */
+static volatile sig_atomic_t interrupt_terms;
 
-enum { INTERRUPT_AGAIN = 1000 }; /* instructions until it is raised once more */
+enum {
+  INTERRUPT_AGAIN = 1000,
+  INTERRUPT_TERMINATED = 143
+}; /* instructions until it is raised once more */
 #define INTERRUPT_ECHO_NS 200000000
 
 static void interrupt_raise(lua_State *L, lua_Debug *ar) {
@@ -30,7 +34,7 @@ static void interrupt_raise(lua_State *L, lua_Debug *ar) {
   lua_sethook(L, interrupt_raise, LUA_MASKCOUNT,
               interrupt_raised ? 1 : INTERRUPT_AGAIN);
   interrupt_raised = true;
-  tm_lua_fail(L, TM_ECANCELLED, "interrupted");
+  tm_lua_fail(L, TM_ECANCELLED, interrupt_terms ? "ended by SIGTERM" : "interrupted");
 }
 
 /* At the next instruction of Lua; not at calls, which LuaJIT takes a message handler
@@ -49,6 +53,18 @@ static void interrupt_on_int(int sig) {
   if (interrupt_cancel) tm_cancel_set(interrupt_cancel);
   if (interrupt_running) interrupt_arm(interrupt_running);
 }
+
+/* The script ends as at Ctrl-C, so that its files are closed; a second SIGTERM does not
+ * wait for that. */
+static void interrupt_on_term(int sig) {
+  (void)sig;
+  if (interrupt_terms++ > 0) _exit(INTERRUPT_TERMINATED);
+  interrupt_hits++;
+  if (interrupt_cancel) tm_cancel_set(interrupt_cancel);
+  if (interrupt_running) interrupt_arm(interrupt_running);
+}
+
+bool tm_interrupt_terminated(void) { return interrupt_terms > 0; }
 
 /* resume(co, ...), with the original as upvalue 1 */
 static int interrupt_resume(lua_State *L) {
@@ -110,10 +126,12 @@ void tm_interrupt_open(lua_State *L, tm_cancel *cancel) {
   memset(&sa, 0, sizeof sa);
   sa.sa_handler = interrupt_on_int;
   sigaction(SIGINT, &sa, NULL);
+  sa.sa_handler = interrupt_on_term;
+  sigaction(SIGTERM, &sa, NULL);
 }
 
 void tm_interrupt_begin(lua_State *L) {
-  interrupt_hits = 0;
+  interrupt_hits = interrupt_terms;
   interrupt_raised = false;
   interrupt_running = L;
 }

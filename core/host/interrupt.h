@@ -21,5 +21,7 @@ void tm_interrupt_begin(lua_State *L);
 void tm_interrupt_end(lua_State *L);
 /* The state goes: signals no longer touch it. */
 void tm_interrupt_close(void);
+/* SIGTERM came: the program ends with status 143. */
+bool tm_interrupt_terminated(void);
 
 #endif

@@ -1,6 +1,7 @@
 #include "host/script.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,11 @@ static int script_call(lua_State *L, int n, int results) {
   int s = lua_pcall(L, n, results, base);
   tm_interrupt_end(L);
   lua_remove(L, base);
-  return s == LUA_OK ? 0 : script_report(L);
+  if (s == LUA_OK) return 0;
+  if (!tm_interrupt_terminated()) return script_report(L);
+  fprintf(stderr, "tidemill: ended by SIGTERM\n");
+  lua_pop(L, 1);
+  return 1;
 }
 
 /* --- paths --- */
@@ -105,7 +110,9 @@ static int script_open(lua_State *L) {
   lua_setfield(L, -2, "tidemill.core");
   lua_getglobal(L, "require");
   lua_pushliteral(L, "tidemill.core");
-  lua_call(L, 1, 0);
+  lua_call(L, 1, 1);
+  lua_pushboolean(L, 1); /* SIGTERM is handled here already */
+  lua_setfield(L, -2, "program");
   tm_interrupt_open(L, &tm_lua_ctx(L)->cancel);
   return 0;
 }
@@ -202,7 +209,7 @@ static int script_prompt(lua_State *L) {
   static char text[SCRIPT_CHUNK];
   printf("tidemill %s; Lua in charge. Ctrl-D ends.\n", TM_VERSION);
   (void)script_text(L, "tm = require 'tidemill'");
-  while (script_prompt_once(L, text)) {
+  while (script_prompt_once(L, text) && !tm_interrupt_terminated()) {
   }
   puts("");
   return 0;
@@ -267,5 +274,5 @@ int tm_host_script(int argc, char **argv) {
   }
   tm_interrupt_close();
   lua_close(L);
-  return status;
+  return tm_interrupt_terminated() ? 128 + SIGTERM : status;
 }

@@ -92,6 +92,7 @@ static int session_open(lua_State *L) {
   o.nworker = (int32_t)opt_number(L, "workers", 0);
   o.nps = (int32_t)opt_number(L, "ps", 0);
   o.threads = 1;
+  o.board = tm_lua_ctx(L)->board;
   o.seed = tm_lua_ctx(L)->seed;
   o.heartbeat_interval = opt_number(L, "heartbeat_interval", 1);
   o.heartbeat_timeout = opt_number(L, "heartbeat_timeout", 10);
@@ -194,18 +195,20 @@ static int session_stop_tasks(lua_State *L) {
   return 0;
 }
 
+/* session:stop_task(name): that one ends too */
+static int session_stop_task(lua_State *L) {
+  tm_session_stop_task(tm_lua_check_session(L, 1)->s, luaL_checkstring(L, 2));
+  return 0;
+}
+
 void tm_lua_open_session(lua_State *L, int core) {
-  static const luaL_Reg session[] = {{"create", session_create},
-                                     {"coordinator", tm_lua_session_coordinator},
-                                     {"stop_tasks", session_stop_tasks},
-                                     {"lost", tm_lua_session_lost},
-                                     {"suspect", tm_lua_session_suspect},
-                                     {"await", tm_lua_session_await},
-                                     {"remake", tm_lua_session_remake},
-                                     {"go_on", tm_lua_session_go_on},
-                                     {"vars", tm_lua_session_vars},
-                                     {"close", session_close},
-                                     {NULL, NULL}};
+  static const luaL_Reg session[] = {
+      {"create", session_create},         {"coordinator", tm_lua_session_coordinator},
+      {"stop_tasks", session_stop_tasks}, {"stop_task", session_stop_task},
+      {"lost", tm_lua_session_lost},      {"suspect", tm_lua_session_suspect},
+      {"await", tm_lua_session_await},    {"remake", tm_lua_session_remake},
+      {"go_on", tm_lua_session_go_on},    {"vars", tm_lua_session_vars},
+      {"close", session_close},           {NULL, NULL}};
   tm_lua_open_restore(tm_lua_ctx(L));
   tm_lua_new_class(L, SESSION_MT, session, session_close);
   lua_pushcfunction(L, session_open);

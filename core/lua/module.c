@@ -7,6 +7,7 @@
 #include "lua/index.h"
 #include "lua/json.h"
 #include "lua/op.h"
+#include "lua/preempt.h"
 #include "lua/server.h"
 #include "lua/system.h"
 #include "lua/tape.h"
@@ -30,6 +31,7 @@ int luaopen_tidemill_core(lua_State *L) {
   tm_lua_open_variable(L, core);
   tm_lua_open_data(L, core);
   tm_lua_open_cluster(L, core);
+  tm_lua_open_preempt(L, core);
   tm_lua_open_ckpt(L, core);
   tm_lua_open_json(L, core);
   tm_lua_open_server(L, core);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cluster/board.h"
 #include "lua/op.h"
 #include "lua/route.h"
 
@@ -136,6 +137,7 @@ void tm_lua_set_int(lua_State *L, int t, const char *field, int64_t n) {
 static int state_gc(lua_State *L) {
   tm_lua *ctx = lua_touserdata(L, 1);
   tm_router_free(ctx->router);
+  tm_board_unref(ctx->board);
   tm_vars_free(ctx->vars);
   tm_resources_free(ctx->resources);
   tm_catalog_unref(ctx->catalog);
@@ -149,6 +151,7 @@ static tm_status state_fill(tm_lua *ctx, tm_err *err) {
   TM_TRY(tm_catalog_new(&ctx->catalog));
   TM_TRY(tm_store_new("/job:chief/task:0", &ctx->store));
   TM_TRY(tm_resources_new(&ctx->resources));
+  TM_TRY(tm_board_new(&ctx->board));
   tm_ps_client *local = NULL;
   TM_TRY(tm_ps_client_local(ctx->store, &local));
   tm_status s = tm_vars_new(ctx->catalog, NULL, 0, local, &ctx->vars);

@@ -30,6 +30,7 @@ typedef struct tm_lua {
   tm_vars *vars; /* of this process's own store */
   tm_resources *resources;
   struct tm_router *router;
+  struct tm_board *board; /* tasks of this state's clusters that leave */
   uint64_t seed;
   bool seeded;   /* tm.random.set_seed was called */
   uint64_t runs; /* runs of functions and eager draws so far: their closure number */

@@ -3,6 +3,7 @@
 local cluster_spec = require "tidemill.distribute.cluster_spec"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local preemption = require "tidemill.distribute.preemption"
 local trace = require "tidemill.trace"
 local resolvers = require "tidemill.distribute.resolvers"
 local strategies = require "tidemill.distribute.strategy"
@@ -15,6 +16,7 @@ local M = {
   resolver = resolvers.resolver,
   local_cluster = resolvers.local_cluster,
   ParameterServerStrategy = strategies.new,
+  PreemptionWatcher = preemption.new,
   ShardedVariable = require("tidemill.distribute.sharded").new,
   Server = require("tidemill.distribute.server").new,
 }

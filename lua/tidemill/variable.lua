@@ -282,7 +282,9 @@ function M.new(initial, given)
     local made = (home or local_scope):create_variable(spec)
     spec.trainable = o.trainable
     if o.trainable == nil then spec.trainable = spec.dtype:find "float" ~= nil end
-    return M.wrap(made, spec)
+    local v = M.wrap(made, spec)
+    if home and home.note then home:note(v) end
+    return v
   end)
 end
 

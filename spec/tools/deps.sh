@@ -6,7 +6,7 @@
 set -eu
 
 PACKAGES="build-essential pkg-config lua5.4 liblua5.4-dev libuv1-dev libmsgpack-dev
-libopenblas-dev libsleef-dev zlib1g-dev libjansson-dev"
+libopenblas-dev libsleef-dev zlib1g-dev libjansson-dev libcurl4-openssl-dev"
 TEST="libcmocka-dev lua-busted lua-check clang-format pmccabe"
 TEST_ALL="clang libclang-rt-14-dev valgrind luajit libluajit-5.1-dev"
 case ${TM_DEPS:-run} in
@@ -28,6 +28,8 @@ for p in $PACKAGES; do
   installed "$p" && continue
   # Any flavour of OpenBLAS will do.
   [ "$p" = libopenblas-dev ] && installed libopenblas-pthread-dev && continue
+  # So will any flavour of libcurl.
+  [ "$p" = libcurl4-openssl-dev ] && installed libcurl4-gnutls-dev && continue
   missing="$missing $p"
 done
 if [ -z "$missing" ]; then

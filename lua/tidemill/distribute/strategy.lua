@@ -6,6 +6,7 @@ local coordinators = require "tidemill.distribute.coordinator"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local preemption = require "tidemill.distribute.preemption"
 local placement = require "tidemill.distribute.placement"
 local restoring = require "tidemill.distribute.restoring"
 local scopes = require "tidemill.scope"
@@ -78,7 +79,7 @@ local function later(o)
         name, tostring(o[name]))
     end
   end
-  for _, name in ipairs { "preemption_checkpoint", "secret", "tls" } do
+  for _, name in ipairs { "secret", "tls" } do
     if o[name] ~= nil then
       errors.raise("unimplemented", "ParameterServerStrategy: %s is not available in this version", name)
     end
@@ -115,6 +116,7 @@ local function new(resolver, opts)
   local o = options.read("ParameterServerStrategy", opts, known)
   later(o)
   check_ps_failure(o.on_ps_failure)
+  if o.preemption_checkpoint then preemption.check_checkpoint(o.preemption_checkpoint) end
   for _, name in ipairs { "heartbeat_interval", "heartbeat_timeout", "chief_timeout" } do
     options.number("ParameterServerStrategy", name, o[name], 0)
   end
@@ -138,6 +140,10 @@ local function new(resolver, opts)
     self._workers[i] = { task = task, address = spec:job_tasks("worker")[i] }
   end
   if o.on_ps_failure then restoring.watch(self, o.on_ps_failure) end
+  if o.preemption_checkpoint then
+    self._variables = setmetatable({}, { __mode = "v" })
+    self._unwatch = preemption.checkpoint(self, o.preemption_checkpoint)
+  end
   return self
 end
 
@@ -214,6 +220,11 @@ function Strategy:create_variable(spec)
   return { uid = uid, handle = handle, shards = list }
 end
 
+--- Called with each variable that was made in this scope.
+function Strategy:note(v)
+  if self._variables then self._variables[#self._variables + 1] = v end
+end
+
 -- --- scope and replica methods ---
 
 --- Run fn with this strategy's scope open; returns what fn returns.
@@ -270,6 +281,7 @@ end
 --- End the connection (and a local cluster).
 function Strategy:close()
   self._closed = true
+  if self._unwatch then self._unwatch() end
   if self._coordinator then self._coordinator:_close() end
   self._session:close()
 end
