@@ -283,6 +283,9 @@ end
 function methods:shard(count, index)
   if core.is_tensor(index) then
     local value = index
+    if value.symbolic and trace.is_worker(value) then
+      return make(D.shard(self._handle, count, -1), self._shape, self)
+    end
     if value.symbolic then
       errors.raise("invalid_argument", "shard: the index must be a number or current_worker_index()")
     end

@@ -18,6 +18,7 @@ local M = {
   ParameterServerStrategy = strategies.new,
   PreemptionWatcher = preemption.new,
   ShardedVariable = require("tidemill.distribute.sharded").new,
+  PerWorkerVariable = require("tidemill.distribute.per_worker").variable,
   Server = require("tidemill.distribute.server").new,
 }
 
@@ -35,8 +36,10 @@ local WorkerIndex = { __name = "tm.WorkerIndex", __tm_worker_index = true, dtype
 WorkerIndex.__index = WorkerIndex
 function WorkerIndex.__tm_tensor()
   if not core.tracing() then
-    errors.raise("failed_precondition", "current_worker_index() is known on the workers only: use it in shard, or "
-      .. "inside of map, filter and the like")
+    local e = errors.new("failed_precondition", "current_worker_index() is known on the workers only: use it in "
+      .. "shard, or inside of map, filter and the like")
+    e.wants_worker = true -- a resource function is described again, in a trace
+    error(e, 0)
   end
   return core.ops.worker_index()
 end
@@ -44,9 +47,10 @@ for _, name in ipairs { "add", "sub", "mul", "div", "mod", "pow" } do
   WorkerIndex["__" .. name] = function(a, b) return core.ops[name](a, b) end
 end
 
---- Index of the worker, from 0, an int64 scalar: in scheduled functions and dataset functions.
+--- Index of the worker, from 0, an int64 scalar: in scheduled functions, dataset functions
+--- and functions of per-worker resources.
 function M.current_worker_index()
-  if core.tracing() then return core.ops.worker_index() end
+  if core.tracing() then return trace.note_worker(core.ops.worker_index()) end
   if trace.describing() then return setmetatable({}, WorkerIndex) end
   return errors.raise("failed_precondition", "current_worker_index() is for scheduled functions and dataset "
     .. "functions: there is no worker here")

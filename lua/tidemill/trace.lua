@@ -58,18 +58,30 @@ local describers = setmetatable({}, { __mode = "k" })
 --- Is the running coroutine inside a dataset function?
 function M.describing() return coroutines.find(describers) == true end
 
---- fn(...) eagerly, as a dataset function.
-function M.describe(fn, ...)
+--- fn(...) as a dataset function, or as none.
+function M.describing_as(yes, fn, ...)
   local k = coroutines.key()
   local before = describers[k]
-  describers[k] = true
+  describers[k] = yes or nil
   local function done(ok, ...)
     describers[k] = before
     if not ok then error((...), 0) end
     return ...
   end
-  return done(pcall(M.eagerly, fn, ...))
+  return done(pcall(fn, ...))
 end
+
+--- fn(...) eagerly, as a dataset function.
+function M.describe(fn, ...) return M.describing_as(true, M.eagerly, fn, ...) end
+
+local worker_indices = setmetatable({}, { __mode = "k" })
+
+--- Symbols that stand for nothing but the index of the worker.
+function M.note_worker(x)
+  worker_indices[x] = true
+  return x
+end
+function M.is_worker(x) return worker_indices[x] == true end
 
 --- A graph of its own: body(trace) makes arguments and returns the list of outputs.
 --- `context` is what M.context gives meanwhile.

@@ -209,7 +209,8 @@ function local_scope:create_variable(spec)
     shards = { { ps = -1, device = "/job:chief/task:0", offset = 0, rows = spec.shape[1] or 1 } } }
 end
 
-local function check_trace()
+local function check_trace(home)
+  if home and home.takes_symbols then return end
   if trace.describing() then
     errors.raise("invalid_argument", "Creating variables in a dataset function is not allowed: make them before, "
       .. "in strategy:scope")
@@ -229,9 +230,9 @@ local function is_function(x)
   return type(x) == "table" and type(mt) == "table" and mt.__call ~= nil and not mt.__tm_tensor
 end
 
-local function value_of(initial, o)
+local function value_of(initial, o, symbols)
   local v = core.as_value(initial, o.dtype)
-  if v.symbolic then
+  if v.symbolic and not symbols then
     errors.raise("invalid_argument", "tm.Variable: the initial value is computed inside the traced function, so it "
       .. "is not known; give a number, a list, or a function (shape, dtype)")
   end
@@ -261,8 +262,11 @@ function M.new(initial, given)
       end
     end
   end
-  check_trace()
-  return trace.eagerly(function()
+  local home = o.scope
+  if home == nil then home = scope.current() end
+  check_trace(home)
+  local symbols = home and home.takes_symbols
+  local function make()
     local spec = { name = o.name or "Variable", user = o.user, partition = o.partition,
       colocate_with = o.colocate_with }
     if not o.name and count > 0 then spec.name = "Variable_" .. count end
@@ -274,18 +278,18 @@ function M.new(initial, given)
       spec.init = named or nil
       spec.fn = not named and initial or nil
     else
-      spec.init = value_of(initial, o)
+      spec.init = value_of(initial, o, symbols)
       spec.shape, spec.dtype = spec.init.shape, spec.init.dtype
     end
-    local home = o.scope
-    if home == nil then home = scope.current() end
     local made = (home or local_scope):create_variable(spec)
     spec.trainable = o.trainable
     if o.trainable == nil then spec.trainable = spec.dtype:find "float" ~= nil end
     local v = M.wrap(made, spec)
     if home and home.note then home:note(v) end
     return v
-  end)
+  end
+  if symbols then return make() end
+  return trace.eagerly(make)
 end
 
 --- Text that tells variables apart: which, or which shard of it.

@@ -5,6 +5,7 @@ local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local per_worker = require "tidemill.distribute.per_worker"
 local restoring = require "tidemill.distribute.restoring"
 local tm = require "tidemill.lib.lazy"
 local wait = require "tidemill.distribute.wait"
@@ -51,32 +52,6 @@ function RemoteValue:done() return self._handle:done() end
 
 function RemoteValue:__tostring()
   return ("RemoteValue(closure %d%s)"):format(self._handle:step(), self:done() and "" or ", not done")
-end
-
--- --- per-worker values ---
-
-local PerWorkerIterator = { __name = "tm.PerWorkerIterator", __tm_per_worker = true }
-PerWorkerIterator.__index = PerWorkerIterator
-
-local PerWorkerDataset = { __name = "tm.PerWorkerDataset" }
-PerWorkerDataset.__index = PerWorkerDataset
-
---- New iterators on all workers.
-function PerWorkerDataset:iterator()
-  if core.tracing() then
-    errors.raise("failed_precondition", "a per-worker iterator is made outside of traced functions and "
-      .. "passed as an argument")
-  end
-  local uid, handle = self._coordinator:_open():add_iterator(self._dataset._handle)
-  return setmetatable({
-    _uid = uid, _handle = handle, _coordinator = self._coordinator, _dataset = self._dataset,
-    element_spec = self._dataset.element_spec,
-  }, PerWorkerIterator)
-end
-
-function PerWorkerIterator:next()
-  errors.raise("failed_precondition", "a per-worker iterator lives on the workers: pass it to a scheduled "
-    .. "function and call next there")
 end
 
 -- --- the coordinator ---
@@ -156,13 +131,8 @@ local function has_remote(args, depth)
 end
 
 local function flat_argument(self, x)
-  if getmetatable(x) == PerWorkerIterator then
-    if x._coordinator ~= self then
-      errors.raise("invalid_argument", "this iterator belongs to another coordinator: make it with "
-        .. "create_per_worker_dataset of the one that schedules")
-    end
-    return x._uid
-  end
+  local uid = per_worker.uid(self, x)
+  if uid then return uid end
   if type(x) == "table" and (getmetatable(x) or {}).__tm_iterator then
     errors.raise("invalid_argument", "this iterator lives in the chief's process: make one on the workers with "
       .. "coordinator:create_per_worker_dataset(ds):iterator()")
@@ -170,8 +140,8 @@ local function flat_argument(self, x)
   return x
 end
 
---- Queue fn(args...) for some worker; returns a RemoteValue at once.
-function Coordinator:schedule(fn, args)
+--- Queue fn(args...), for the worker `only` (from 0) where it is given.
+local function schedule(self, fn, args, only)
   local handle = self:_open()
   if core.tracing() then
     errors.raise("failed_precondition", "schedule is called inside a traced function: workers schedule nothing; "
@@ -183,6 +153,7 @@ function Coordinator:schedule(fn, args)
   end
   args = args or {}
   if has_remote(args) then args = resolve(args, "") end
+  args = per_worker.expand(self, args)
   local f = as_function(self, fn)
   local concrete = self.strategy:scope(function() return f:_concrete(args) end)
   if not self._checked[concrete.graph] then
@@ -191,13 +162,22 @@ function Coordinator:schedule(fn, args)
   end
   local flat = concrete.args
   for i = 1, #flat do flat[i] = flat_argument(self, flat[i]) end
-  local value = handle:schedule(concrete.graph, flat)
+  local value = handle:schedule(concrete.graph, flat, only)
   while not value do
     wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice) end)
-    value = handle:schedule(concrete.graph, flat)
+    value = handle:schedule(concrete.graph, flat, only)
   end
   return setmetatable({ _handle = value, _rebuild = concrete.rebuild }, RemoteValue)
 end
+
+--- Queue fn(args...) for some worker; returns a RemoteValue at once.
+function Coordinator:schedule(fn, args) return schedule(self, fn, args) end
+
+--- The same for one worker, by its index from 0.
+function Coordinator:_schedule_on(index, fn, args) return schedule(self, fn, args, index) end
+
+--- How many workers there are or were.
+function Coordinator:_workers() return #self:_open():stats().workers end
 
 --- Wait until everything scheduled is done; raises the first error.
 function Coordinator:join(opts)
@@ -225,13 +205,14 @@ end
 function Coordinator:create_per_worker_dataset(source, opts)
   self:_open()
   options.read("create_per_worker_dataset", opts, {})
-  local ds = source
-  if type(source) == "function" then ds = tm.data.describe(source) end
-  if not tm.data.is_dataset(ds) then
-    errors.raise("invalid_argument", "create_per_worker_dataset takes a dataset or a function that returns "
-      .. "one, got %s", type(ds))
-  end
-  return setmetatable({ _coordinator = self, _dataset = ds, element_spec = ds.element_spec }, PerWorkerDataset)
+  return per_worker.dataset(self, source)
+end
+
+--- What fn makes (variables, tables, iterators; a structure of them) on every worker, to be
+--- passed as an argument.
+function Coordinator:create_per_worker_resource(fn)
+  self:_open()
+  return per_worker.resource(self, fn)
 end
 
 --- One more worker, at "host:port" (any name in a cluster inside this process); gives the

@@ -6,6 +6,7 @@ local coordinators = require "tidemill.distribute.coordinator"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local per_worker = require "tidemill.distribute.per_worker"
 local preemption = require "tidemill.distribute.preemption"
 local placement = require "tidemill.distribute.placement"
 local restoring = require "tidemill.distribute.restoring"
@@ -274,7 +275,10 @@ function Strategy:experimental_distribute_dataset(ds) return ds end
 --- Its coordinator: one a strategy.
 function Strategy:_get_coordinator(opts)
   if self._closed then errors.raise("failed_precondition", "ClusterCoordinator: this strategy is closed") end
-  if not self._coordinator then self._coordinator = coordinators.new(self, opts) end
+  if not self._coordinator then
+    self._coordinator = coordinators.new(self, opts)
+    per_worker.flush(self, self._coordinator)
+  end
   return self._coordinator
 end
 
