@@ -66,7 +66,7 @@ end
 --- Keys are strings or whole numbers.
 local function keys_of(x)
   if values.is_tensor(x) then return x.dtype == "string" and x or tm.cast(x, "int64") end
-  if x[1] == nil then return tm.zeros({ 0 }, "string") end
+  if x[1] == nil then return tm.tensor({ "" }):slice { { 2 } } end
   return tm.tensor(x, type(x[1]) == "number" and "int64" or "string")
 end
 

@@ -51,6 +51,7 @@ function PerWorkerIterator:next()
 end
 
 local STATE = "tidemill iterators 1 seed=%s at=%s of %s"
+local PARTS = "^tidemill iterators 1 seed=(%x+) at=([%d:,]*) of (.*)$"
 
 --- Where it is on each worker, behind the last closure that the worker completed, as a
 --- string to keep.
@@ -64,7 +65,7 @@ end
 
 local function parse(state)
   local seed, at, marks
-  if type(state) == "string" then seed, at, marks = state:match "^tidemill iterators 1 seed=(%x+) at=([%d:,]*) of (.*)$" end
+  if type(state) == "string" then seed, at, marks = state:match(PARTS) end
   if not seed then errors.raise("invalid_argument", "this is no state of a per-worker iterator") end
   local given, failed = {}, {}
   for g, f in at:gmatch "(%d+):(%d+)" do given[#given + 1], failed[#failed + 1] = tonumber(g), tonumber(f) end
