@@ -266,8 +266,8 @@ STEPS ?= 2000
 POLICY ?= replicas
 FAULTS ?= 200
 .PHONY: chaos
-chaos: all
-	@TM_BUILD='$(B)' lua5.4 spec/chaos/driver.lua $(SEED) $(STEPS) $(POLICY) $(FAULTS)
+chaos: all $(B)/proxy
+	@TM_BUILD='$(B)' $(B)/tidemill spec/chaos/driver.lua $(SEED) $(STEPS) $(POLICY) $(FAULTS)
 test-chaos:
 	+@$(SUB) FAULTS=25 chaos
 

@@ -47,6 +47,7 @@ typedef struct launch {
   char exe[4096];
   int nworker, nps;
   int port[LAUNCH_MAX_TASKS + 1]; /* ps, workers, chief */
+  int dial[LAUNCH_MAX_TASKS + 1]; /* the same, of proxies; 0: there are none */
   char cluster_id[32];
   int ntask;
   tm_launch_task *task; /* the chief is last */
@@ -108,6 +109,12 @@ static bool launch_port_taken(launch *l, const tm_launch_task *t) {
   return fd < 0 && errno == EADDRINUSE;
 }
 
+/* The ports that others dial: of the proxies in front of the tasks, if there are any.
+ */
+static const int *launch_dialled(const launch *l) {
+  return l->dial[0] ? l->dial : l->port;
+}
+
 static tm_status launch_job(tm_buf *b, const char *job, const int *port, int n) {
   TM_TRY(tm_buf_printf(b, "\"%s\": [", job));
   for (int i = 0; i < n; i++)
@@ -117,12 +124,13 @@ static tm_status launch_job(tm_buf *b, const char *job, const int *port, int n) 
 
 /* "TM_CONFIG={...}" of one task. */
 static tm_status launch_config(const launch *l, const tm_launch_task *t, tm_buf *b) {
+  const int *port = launch_dialled(l);
   TM_TRY(tm_buf_puts(b, "TM_CONFIG={\"cluster\": {"));
-  TM_TRY(launch_job(b, "ps", l->port, l->nps));
+  TM_TRY(launch_job(b, "ps", port, l->nps));
   TM_TRY(tm_buf_puts(b, ", "));
-  TM_TRY(launch_job(b, "worker", l->port + l->nps, l->nworker));
+  TM_TRY(launch_job(b, "worker", port + l->nps, l->nworker));
   TM_TRY(tm_buf_puts(b, ", "));
-  TM_TRY(launch_job(b, "chief", l->port + l->nps + l->nworker, 1));
+  TM_TRY(launch_job(b, "chief", l->port + l->ntask - 1, 1));
   TM_TRY(tm_buf_printf(b, "}, \"task\": {\"type\": \"%s\", \"index\": %d}, ", t->job,
                        t->index));
   TM_TRY(tm_buf_printf(b, "\"cluster_id\": \"%s\"}", l->cluster_id));
@@ -219,7 +227,11 @@ static char **launch_env(char *config, char *launcher, size_t *size) {
 static int launch_spawn(launch *l, tm_launch_task *t) {
   tm_buf config = TM_BUF_INIT(1 << 20);
   char launcher[40];
-  char *role[] = {l->exe, (char *)(uintptr_t)t->job, NULL};
+  char listen[32];
+  char *role[] = {l->exe, (char *)(uintptr_t)t->job, NULL, listen, NULL};
+  static char option[] = "--listen";
+  if (l->dial[0]) role[2] = option;
+  snprintf(listen, sizeof listen, "127.0.0.1:%d", l->port[t - l->task]);
   bool chief = t == launch_chief(l);
   int r = UV_ENOMEM;
   snprintf(launcher, sizeof launcher, "TM_LAUNCHER=%d", (int)getpid());
@@ -368,14 +380,17 @@ static int launch_run(launch *l) {
 
 static int launch_usage(const char *why, const char *what) {
   if (why) fprintf(stderr, "tidemill launch: %s%s\n", why, what);
-  fprintf(why ? stderr : stdout,
-          "usage: tidemill launch --workers N --ps N [options] script.lua [args]\n"
-          "Runs the script as the chief of a cluster of processes on this machine.\n"
-          "  --no-restart     leave workers and ps that die where they are\n"
-          "  --restart-chief  start the script again when it dies or fails\n"
-          "  --max-restarts N of one task within 60 s, then all ends (default %d)\n"
-          "  --grace SECONDS  that the chief has after SIGTERM (default %d)\n",
-          (int)LAUNCH_RESTARTS, (int)LAUNCH_GRACE_S);
+  fprintf(
+      why ? stderr : stdout,
+      "usage: tidemill launch --workers N --ps N [options] script.lua [args]\n"
+      "Runs the script as the chief of a cluster of processes on this machine.\n"
+      "  --no-restart     leave workers and ps that die where they are\n"
+      "  --restart-chief  start the script again when it dies or fails\n"
+      "  --max-restarts N of one task within 60 s, then all ends (default %d)\n"
+      "  --ports P,P,...  where the ps, then the workers listen (default: free ports)\n"
+      "  --dial P,P,...   the ports of proxies in front of them, which tasks dial\n"
+      "  --grace SECONDS  that the chief has after SIGTERM (default %d)\n",
+      (int)LAUNCH_RESTARTS, (int)LAUNCH_GRACE_S);
   return why ? 2 : 0;
 }
 
@@ -389,6 +404,23 @@ static bool launch_number(int argc, char **argv, int *i, const char *name, int m
   char *end;
   long v = strtol(value, &end, 10);
   *out = *value && !*end && v >= 0 && v <= max ? (int)v : -1;
+  return true;
+}
+
+/* "--name P,P,..." into out; a list that is malformed has *n < 0. */
+static bool launch_list(int argc, char **argv, int *i, const char *name, int *out,
+                        int *n) {
+  if (strcmp(argv[*i], name) != 0) return false;
+  const char *p = *i + 1 < argc ? argv[++*i] : "";
+  for (*n = 0; *n < LAUNCH_MAX_TASKS;) {
+    char *end;
+    long v = strtol(p, &end, 10);
+    if (end == p || v < 1 || v > 65535 || (*end && *end != ',')) break;
+    out[(*n)++] = (int)v;
+    if (!*end) return true;
+    p = end + 1;
+  }
+  *n = -1;
   return true;
 }
 
@@ -412,7 +444,7 @@ static bool launch_has_script(const char *path) {
 
 int tm_host_launch(int argc, char **argv) {
   static launch l; /* about 7 KB, one a process */
-  int i = 1;
+  int i = 1, nport = 0, ndial = 0;
   l.grace_s = LAUNCH_GRACE_S;
   l.max_restarts = LAUNCH_RESTARTS;
   for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
@@ -428,6 +460,8 @@ int tm_host_launch(int argc, char **argv) {
     if (launch_number(argc, argv, &i, "--max-restarts", TM_LAUNCH_DEATHS_MAX,
                       &l.max_restarts))
       continue;
+    if (launch_list(argc, argv, &i, "--ports", l.port, &nport)) continue;
+    if (launch_list(argc, argv, &i, "--dial", l.dial, &ndial)) continue;
     if (launch_flag(argv[i], "--no-restart", &l.no_restart)) continue;
     if (launch_flag(argv[i], "--restart-chief", &l.restart_chief)) continue;
     return launch_usage("unknown option ", argv[i]);
@@ -437,6 +471,8 @@ int tm_host_launch(int argc, char **argv) {
   if (l.grace_s < 0) return launch_usage("--grace must be a number of seconds", "");
   if (l.max_restarts < 0)
     return launch_usage("--max-restarts must be a number up to 100", "");
+  if ((nport && nport != l.nps + l.nworker) || (ndial && ndial != l.nps + l.nworker))
+    return launch_usage("--ports and --dial take one port a ps and worker", "");
   if (i >= argc) return launch_usage("no script", "");
   if (!launch_has_script(argv[i])) return 1;
   l.ntask = l.nworker + l.nps + 1;

@@ -1,13 +1,14 @@
 -- Trains on Adult with a real cluster (`tidemill launch`, 4 workers, 2 ps) while it kills,
 -- stops, delays and cuts tasks, as a seed says; then checks the account.
 --
--- usage: lua5.4 spec/chaos/driver.lua [SEED [STEPS [POLICY [FAULTS]]]]
+-- usage: tidemill spec/chaos/driver.lua [SEED [STEPS [POLICY [FAULTS]]]]
 --   POLICY  "none" (ps are not killed), "replicas", "restore" or "restore_shards"
 --
 -- Every closure must be done, the counter variable must equal what was done (less what a
 -- rollback took back), the loss must be near that of an undisturbed run, and nothing may
 -- be left: no process, file, shared memory, descriptor.
 
+local tm = require "tidemill"
 local P = dofile "spec/tools/process.lua"
 
 local SEED, STEPS = tonumber(arg[1] or 1), tonumber(arg[2] or 2000)
@@ -42,9 +43,48 @@ end
 
 -- --- a run ---
 
-local function start(dir, policy, steps)
-  return P.run({ "launch", "--workers", tostring(WORKERS), "--ps", tostring(PS), "spec/chaos/train.lua", dir,
-    policy, tostring(steps), tostring(HEARTBEAT) })
+--- Free ports, all different.
+local function free_ports(n)
+  local list, seen = {}, {}
+  while #list < n do
+    local port = tm.distribute.pick_unused_port()
+    if not seen[port] then list[#list + 1] = port end
+    seen[port] = true
+  end
+  return list
+end
+
+--- A wire in front of each port that can be cut, slowed and stopped.
+local function wires(ports)
+  local list = {}
+  for i, port in ipairs(ports) do
+    local control = P.dir() .. "/control"
+    assert(io.open(control, "w")):close()
+    local process = P.start { (P.tidemill:gsub("tidemill$", "proxy")), "127.0.0.1:" .. port, control }
+    local wire = { port = tonumber(process:says "port (%d+)"), process = process }
+    function wire.order(text)
+      local f = assert(io.open(control, "a"))
+      f:write(text, "\n")
+      f:close()
+    end
+    list[i] = wire
+  end
+  return list
+end
+
+local function start(dir, policy, steps, ports, wired)
+  local words = { "launch", "--workers", tostring(WORKERS), "--ps", tostring(PS), "--max-restarts", "100" }
+  if wired then
+    local dial = {}
+    for i, w in ipairs(wired) do dial[i] = w.port end
+    for _, w in ipairs { "--ports", table.concat(ports, ","), "--dial", table.concat(dial, ",") } do
+      words[#words + 1] = w
+    end
+  end
+  for _, w in ipairs { "spec/chaos/train.lua", dir, policy, tostring(steps), tostring(HEARTBEAT) } do
+    words[#words + 1] = w
+  end
+  return P.run(words)
 end
 
 local function report_of(run)
@@ -86,11 +126,27 @@ end
 local function some_worker() return math.floor(random() * WORKERS) end
 local function some_ps() return math.floor(random() * PS) end
 
+local wired -- in front of the ps, then of the workers
+
+--- Give an order to the wire in front of some task, and another one later.
+local function disturb_wire(order, seconds, back)
+  local w = wired[1 + math.floor(random() * #wired)]
+  w.order(order)
+  if back then after(seconds, function() w.order(back) end) end
+  return true
+end
+
 local faults = {
   { 8, "kill worker", function() return kill("worker", some_worker()) end },
   { 5, "stop worker", function() return stop("worker", some_worker(), between(0.05, 0.6)) end },
   { 1, "stop worker beyond the heartbeat", function() return stop("worker", some_worker(), 1.6 * HEARTBEAT) end },
   { 2, "stop ps", function() return stop("ps", some_ps(), between(0.05, 0.5)) end },
+  { 4, "cut", function() return disturb_wire "cut" end },
+  { 2, "cut in a message", function()
+    return disturb_wire(("cutafter %s %d"):format(random() < 0.5 and "up" or "down", between(1, 3000)))
+  end },
+  { 2, "delay", function() return disturb_wire(("delay %d"):format(between(2, 40)), between(0.1, 0.5), "delay 0") end },
+  { 2, "lose", function() return disturb_wire("drop on", between(0.05, 0.5), "drop off") end },
 }
 --- A ps may be killed while the other one has all: nothing is under way since the last.
 local function kill_ps(dir)
@@ -158,7 +214,9 @@ end
 local shm = lines_of "ls /dev/shm 2>/dev/null"
 local dir = P.dir()
 local began = P.now()
-local run = start(dir, POLICY, STEPS)
+local ports = free_ports(PS + WORKERS)
+wired = wires(ports)
+local run = start(dir, POLICY, STEPS, ports, wired)
 if POLICY ~= "none" then faults[#faults + 1] = { 1, "kill ps", kill_ps } end
 if not P.eventually(20, function() return read(dir .. "/state") ~= "" or run:status() end) then
   check(false, "the cluster did not begin: %s", run:err())
@@ -176,7 +234,8 @@ print(("seed %d, policy %s: %d faults in %.1f s"):format(SEED, POLICY, made, cal
 for name, n in pairs(count) do print(("        %3d  %s"):format(n, name)) end
 check(made == FAULTS, "%d of %d faults were made", made, FAULTS)
 if run:status() and calm:status() == 0 then check_run(run, dir, report_of(calm)) end
-if os.getenv "CHAOS_LOG" then print(run:err()) end
+if os.getenv "CHAOS_LOG" or run:status() ~= 0 then print(run:out() .. run:err()) end
+for _, w in ipairs(wired) do w.process:kill "TERM" end
 local left = P.cleanup()
 check(#left == 0, "no process is left: %s", table.concat(left, "; "))
 check(lines_of "ls /dev/shm 2>/dev/null" == shm, "no shared memory is left")
