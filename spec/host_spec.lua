@@ -34,6 +34,12 @@ describe("tidemill", function()
     assert.equal(0, rc)
   end)
 
+  it("runs a traced function without a cluster", function()
+    local out, rc = text "local tm = require [[tidemill]] print(tm.func(function(x) return x + 1 end)(1):item())"
+    assert.equal("2\n", (out:gsub("%.0", "")))
+    assert.equal(0, rc)
+  end)
+
   it("reads a script from standard input", function()
     assert.equal("2\n", (run(("echo 'print(1+1)' | %s"):format(program))))
   end)

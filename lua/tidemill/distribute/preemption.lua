@@ -269,7 +269,7 @@ end
 --- Save at each message; gives a function that ends this.  Where the program handles
 --- SIGTERM (and no watcher of the script's decides) the chief ends after saving.
 function M.checkpoint(strategy, target)
-  local self = watcher(core.program and { environment = true, task = M.task(), interval = 1, grace = GRACE } or nil)
+  local self = watcher(core.is_program and { environment = true, task = M.task(), interval = 1, grace = GRACE } or nil)
   catch_up(self)
   local function saver()
     local text, who = take(self)
