@@ -139,3 +139,138 @@ describe("two chiefs", function()
     all_aborted(a)
   end)
 end)
+
+-- Trains `counter` up to 60, ten steps a checkpoint; every element of `big`, which lies on
+-- both ps, goes with it.  Says where it is, so that it can be killed there.
+local training = [[
+local dir, target = ...
+local tm = require "tidemill"
+local D = tm.distribute
+local function say(...) print(...) io.stdout:flush() end
+say "connecting"
+local strategy = D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 2 }, {
+  heartbeat_interval = 0.2, heartbeat_timeout = 1.5,
+  variable_partitioner = D.partitioners.FixedShardsPartitioner{ num_shards = 2 } })
+say "creating"
+local counter, big
+strategy:scope(function()
+  counter = tm.Variable(0, { dtype = "int64", name = "counter" })
+  big = tm.Variable(tm.zeros { 1000, 100 }, { name = "big" })
+end)
+local c = D.ClusterCoordinator(strategy)
+local step = tm.func(function()
+  tm.sleep(0.001)
+  counter:assign_add(1)
+  big:assign_add(tm.ones { 1000, 100 })
+end)
+local manager = tm.train.CheckpointManager(tm.train.Checkpoint { counter = counter, big = big }, dir, { max_to_keep = 2 })
+say "restoring"
+manager:restore_or_initialize()
+local function state()
+  local all = big:read()
+  return counter:read():item(), tm.reduce_min(all):item(), tm.reduce_max(all):item()
+end
+say("from", state())
+while counter:read():item() < tonumber(target or 60) do
+  for _ = 1, 10 do c:schedule(step) end
+  say "training"
+  c:join()
+  say "saving"
+  assert(manager:save())
+  say("saved", state())
+end
+say("end", state())
+c:close { stop_tasks = target == nil }
+]]
+
+--- What each chief said it began with and last saved: all of one moment, never less than
+--- what the one before it had saved.
+local function check_run(chiefs)
+  local saved = 0
+  for _, p in ipairs(chiefs) do
+    local from, low, high = p:out():match "from\t(%d+)\t([%d.]+)\t([%d.]+)"
+    if from then
+      assert.equal(tonumber(from), tonumber(low), p:out())
+      assert.equal(tonumber(from), tonumber(high), p:out())
+      assert.is_true(tonumber(from) % 10 == 0 and tonumber(from) >= saved, p:out() .. saved)
+      saved = tonumber(from)
+    end
+    for n in p:out():gmatch "saved\t(%d+)" do saved = tonumber(n) end
+  end
+end
+
+describe("a chief killed with -9", function()
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  it("at any moment: the next one takes over the waiting tasks, restores, continues", function()
+    local T, dir, chiefs = cluster(), P.dir(), {}
+    local n = 0
+    for _, moment in ipairs { "connecting", "creating", "restoring", "training", "saving", "saved",
+      "training", "saving", "restoring", "creating", "connecting" } do
+      local p = T:chief(training, dir)
+      chiefs[#chiefs + 1] = p
+      assert.is_truthy(p:says(moment), p:out() .. p:err())
+      P.sleep(n % 4 * 0.002)
+      n = n + 1
+      p:kill()
+      assert.equal(137, p:wait(2))
+    end
+    local last = T:chief(training, dir)
+    chiefs[#chiefs + 1] = last
+    assert.equal(0, last:wait(20), last:out() .. last:err())
+    assert.is_truthy(last:out():find "end\t60\t60[.0]*\t60[.0]*\n", last:out())
+    check_run(chiefs)
+    T:each(function(p) assert.equal(0, p:wait(2), p:err()) end)
+  end)
+
+  it("again and again at moments that nobody chose", function()
+    local T, dir, chiefs = cluster(), P.dir(), {}
+    math.randomseed(11)
+    for _ = 1, 12 do
+      local p = T:chief(training, dir, "100000")
+      chiefs[#chiefs + 1] = p
+      P.sleep(0.02 + math.random() * 0.12)
+      p:kill()
+      p:wait(2)
+    end
+    local last = T:chief(training, dir)
+    chiefs[#chiefs + 1] = last
+    assert.equal(0, last:wait(20), last:out() .. last:err())
+    check_run(chiefs)
+  end)
+end)
+
+describe("tasks without a chief", function()
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  local function leaves(p, seconds)
+    assert.equal(1, p:wait(4), p:err())
+    assert.is_truthy(p:err():find("no chief came for " .. seconds .. " s", 1, true), p:err())
+  end
+
+  it("wait for the next one as long as the last one's chief_timeout, then end", function()
+    for _, ending in ipairs { "", "say 'go' tm.sleep(60)" } do
+      local T = cluster { workers = 1, ps = 1 }
+      local a = T:chief("MORE = { chief_timeout = 0.5 }\n" .. head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1") .. ending)
+      if ending ~= "" then
+        assert.is_truthy(a:says "go")
+        a:kill()
+      end
+      a:wait(10)
+      T:each(function(p) assert.is_nil(p:status()) end)
+      T:each(function(p) leaves(p, "0.5") end)
+      assert.same({}, P.cleanup())
+    end
+  end)
+
+  it("wait as long as they were told on their command line, whatever a chief says", function()
+    local T = cluster { workers = 1, ps = 1 }
+    T.ps[1]:kill()
+    T.ps[1]:wait()
+    T:task("ps", 0, { "--chief-timeout", "30" })
+    local a = T:chief("MORE = { chief_timeout = 0.3 }\n" .. head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1"))
+    assert.equal(0, a:wait(10), a:out() .. a:err())
+    leaves(T.worker[1], "0.3")
+    assert.is_nil(T.ps[1]:status())
+  end)
+end)
