@@ -1,0 +1,150 @@
+-- What users of other systems asked for about tasks that die and tasks that never end, by
+-- the number of the thread in the list of such threads.
+local P = dofile "spec/tools/process.lua"
+local tasks = dofile "spec/tools/tasks.lua"
+
+local head = [[
+local tm = require "tidemill"
+local D = tm.distribute
+local function say(...) print(...) io.stdout:flush() end
+local strategy = D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 2 },
+  { heartbeat_interval = 0.2, heartbeat_timeout = 1.5, chief_timeout = 0.6 })
+local v = strategy:scope(function() return tm.Variable(0, { dtype = "int64" }) end)
+local c = D.ClusterCoordinator(strategy)
+local slow = tm.func(function() tm.sleep(0.01) v:assign_add(1) end)
+]]
+
+local function no_trouble(p)
+  for _, word in ipairs { "core", "abort", "Segmentation", "sanitizer", "traceback" } do
+    assert.is_falsy(p:err():find(word), p:err())
+  end
+end
+
+describe("pain point", function()
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  it("4 (dmlc/ps-lite#148): a failed scheduler, server or worker is restarted and the job goes on", function()
+    local dir = P.dir()
+    local p = P.run { "launch", "--workers", "2", "--ps", "2", "--restart-chief", P.script(head .. ([[
+      local manager = tm.train.CheckpointManager(tm.train.Checkpoint { v = v }, %q)
+      manager:restore_or_initialize()
+      local from = v:read():item()
+      say("from", from)
+      for at = from + 10, 60, 10 do
+        for _ = 1, 10 do c:schedule(slow) end
+        c:join()
+        assert(manager:save())
+        say("at", v:read():item())
+        if at == 50 then tm.sleep(0.2) end
+      end
+      say "done"
+    ]]):format(dir)) }
+    for i, who in ipairs { { "worker", 1 }, { "ps", 0 }, { "chief", 0 } } do
+      assert.is_truthy(p:says("at\t" .. 10 * i .. "\n"), p:out() .. p:err())
+      local pid = P.task(who[1], who[2])
+      if pid then P.signal("KILL", pid) end
+      local line = ("/job:%s/task:%d ended (signal 9); starting it again"):format(who[1], who[2])
+      assert.is_truthy(P.eventually(2, function() return p:err():find(line, 1, true) end), p:err())
+    end
+    assert.equal(0, p:wait(15), p:out() .. p:err())
+    assert.is_truthy(p:out():find "at\t60\ndone\n$", p:out() .. p:err())
+    local last = 0
+    for word, n in p:out():gmatch "(%l+)\t(%d+)" do
+      assert.equal(0, n % 10, p:out())
+      assert.is_true(word == "at" or tonumber(n) >= last - 10, p:out())
+      last = tonumber(n)
+    end
+  end)
+
+  it("5 (apache/mxnet#9709): a node reboots and no other node stalls", function()
+    local T = tasks.new(P, { workers = 3, ps = 1 }):start()
+    local boss = T:chief(head:gsub("workers = 2, ps = 2", "workers = 3, ps = 1") .. [[
+      for _ = 1, 400 do c:schedule(slow) end
+      local before, longest, at = 0, 0, tm.time()
+      say "go"
+      while not c:done() do
+        local n = c:stats().steps
+        local now = tm.time()
+        if n > before then before, at = n, now end
+        longest = math.max(longest, now - at)
+        tm.sleep(0.002)
+      end
+      say(v:read():item(), c:stats().workers[2].state, longest < 0.2 and "no stall" or longest)
+    ]])
+    assert.is_truthy(boss:says "go")
+    P.sleep(0.2)
+    T.worker[2]:kill()
+    T.worker[2]:wait()
+    P.sleep(0.3) -- it boots
+    T:task("worker", 1)
+    assert.equal(0, boss:wait(10), boss:out() .. boss:err())
+    assert.equal("go\n400\tready\tno stall\n", boss:out(), boss:err())
+  end)
+
+  it("6 (apache/mxnet#2268): servers and workers end by themselves when their peers have died", function()
+    local T = tasks.new(P, { workers = 2, ps = 2 }):start()
+    local boss = T:chief(head .. "say 'go' for _ = 1, 1000 do c:schedule(slow) end c:join()")
+    assert.is_truthy(boss:says "go")
+    P.sleep(0.1)
+    boss:kill()
+    local t = P.now()
+    T:each(function(p)
+      assert.equal(1, p:wait(4), p:err())
+      assert.is_truthy(p:err():find("no chief came for 0.6 s", 1, true), p:err())
+      no_trouble(p)
+    end)
+    assert.is_true(P.now() - t > 0.5)
+  end)
+
+  it("69 (kubeflow/trainer#774, #661, #1059): servers end when the job is done, and their logs are kept", function()
+    local T = tasks.new(P, { workers = 2, ps = 2 }):start()
+    local text = head .. [[
+      for _ = 1, 10 do c:schedule(slow) end
+      c:schedule(function() tm.print("from", D.current_worker_index()) end)
+      c:join()
+    ]]
+    local boss = T:chief(text .. "c:close { stop_tasks = true }")
+    assert.equal(0, boss:wait(10), boss:out() .. boss:err())
+    local printed = 0
+    T:each(function(p)
+      assert.equal(0, p:wait(2), p:err())
+      assert.is_truthy(p:err():find "^tidemill info: [^\n]*listens on [^\n]*\n", p:err())
+      printed = printed + select(2, p:err():gsub("\nfrom [01]\n", ""))
+    end)
+    assert.equal(1, printed)
+    -- Those of --once end with any end of the chief; under launch all do.
+    T = tasks.new(P, { workers = 2, ps = 2 }):start { "--once" }
+    boss = T:chief(text)
+    assert.equal(0, boss:wait(10), boss:out() .. boss:err())
+    T:each(function(p) assert.equal(0, p:wait(2), p:err()) end)
+  end)
+
+  it("70 (PaddlePaddle/Paddle#44395, #37346): servers end together, in order, without a core dump", function()
+    local p = P.run { "launch", "--workers", "2", "--ps", "3", P.script(head:gsub("ps = 2", "ps = 3") .. [[
+      for _ = 1, 200 do c:schedule(slow) end
+      say "go"
+      tm.sleep(0.1)
+    ]]) } -- the script ends in the midst of its work
+    local t
+    assert.is_truthy(p:says "go")
+    assert.equal(0, p:wait(10), p:err())
+    t = P.now()
+    assert.is_truthy(P.eventually(1, function() return #P.alive() == 0 end))
+    assert.is_true(P.now() - t < 0.5)
+    no_trouble(p)
+    assert.is_falsy(p:err():find "ended", p:err())
+    local T = tasks.new(P, { workers = 2, ps = 3 }):start()
+    local boss = T:chief(head:gsub("ps = 2", "ps = 3") .. [[
+      for _ = 1, 200 do c:schedule(slow) end
+      tm.sleep(0.1)
+      c:close { stop_tasks = true }
+    ]])
+    assert.equal(0, boss:wait(10), boss:err())
+    t = P.now()
+    T:each(function(task)
+      assert.equal(0, task:wait(2), task:err())
+      no_trouble(task)
+    end)
+    assert.is_true(P.now() - t < 0.5)
+  end)
+end)
