@@ -15,8 +15,27 @@
 #define CRC32C_POLY 0x82F63B78u /* reflected 0x1EDC6F41 */
 
 static uint32_t crc_table[8][256];
+static uint32_t crc_power[64]; /* x to the power of 8 << i, modulo the polynomial */
 static bool crc_hardware;
 static pthread_once_t crc_once = PTHREAD_ONCE_INIT;
+
+/* Product of two polynomials modulo ours, bits reflected; a is not 0. */
+static uint32_t crc_times(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = 1u << 31;; bit >>= 1) {
+    if (a & bit) {
+      product ^= b;
+      if ((a & (bit - 1)) == 0) return product;
+    }
+    b = (b >> 1) ^ (b & 1 ? CRC32C_POLY : 0);
+  }
+}
+
+static void crc_powers(void) {
+  uint32_t x = 1u << 30; /* x itself */
+  for (int i = 0; i < 3; i++) x = crc_times(x, x);
+  for (int i = 0; i < 64; i++, x = crc_times(x, x)) crc_power[i] = x;
+}
 
 static void crc_setup(void) {
   for (uint32_t i = 0; i < 256; i++) {
@@ -29,6 +48,7 @@ static void crc_setup(void) {
       uint32_t c = crc_table[t - 1][i];
       crc_table[t][i] = (c >> 8) ^ crc_table[0][c & 0xFF];
     }
+  crc_powers();
 #if defined(__x86_64__)
   __builtin_cpu_init();
   crc_hardware = __builtin_cpu_supports("sse4.2");
@@ -66,4 +86,12 @@ uint32_t tm_crc32c(uint32_t crc, const void *p, size_t n) {
   if (crc_hardware) return ~crc_by_machine(c, p, n);
 #endif
   return ~crc_by_table(c, p, n);
+}
+
+uint32_t tm_crc32c_join(uint32_t a, uint32_t b, uint64_t n) {
+  pthread_once(&crc_once, crc_setup);
+  uint32_t shift = 1u << 31; /* 1 */
+  for (int i = 0; n > 0; i++, n >>= 1)
+    if (n & 1) shift = crc_times(crc_power[i], shift);
+  return crc_times(shift, a) ^ b;
 }

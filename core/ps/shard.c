@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "base/mem.h"
 #include "kernel/accum.h"
+#include "ps/keep.h"
+#include "ps/snapshot.h"
 
 /*
  * Design.  A dense shard has at most two versions here: `cur`, and `old`, which readers
@@ -15,10 +17,16 @@
  * moves on: no writer ever waits for a reader, not even for one that never lets go (a
  * tensor in a user's variable, a stopped process).
  *
+ * A snapshot may hold `cur` besides (`snap` says so).  The next writer leaves that
+ * version to it: that is one version more, while the snapshot needs it.  Slots that a
+ * snapshot holds are left to it in the same way.  Rows of a table are copied aside
+ * before they change (ps/keep.h).
+ *
  * Invariants:
- *   (1) Not both `cur` and `old` are held by others.
+ *   (1) Not both `cur` and `old` are held by readers.
  *   (2) A table's `cur` is held by nobody else.
- *   (3) Slots are only ever added, at the head; their tensors are never shared.
+ *   (3) Slots are only ever added, at the head; their tensors are shared with snapshots
+ *       only, those of a table with nobody.
  *   (4) Order of locks: mu of shards by address, then one stripe.  A thread that holds
  * a stripe takes nothing else.
  *
@@ -108,16 +116,42 @@ bool tm_shard_is_table(const tm_shard *sh) {
 
 /* --- versions --- */
 
-tm_status tm_shard_writable(tm_shard *sh, tm_err *err) {
+/* A snapshot holds the slot: it keeps this array, the writer gets a new one. */
+static tm_status shard_writable_slot(tm_shard *sh, tm_slot *k, tm_err *err) {
+  tm_tensor *next;
+  if (!shard_held(k->t)) return TM_OK;
+  TM_TRY(tm_tensor_new(sh->dtype, &sh->shape, &next, err));
+  size_t bytes = tm_view_bytes(&k->t->v);
+  if (bytes) memcpy(next->v.data, k->t->v.data, bytes);
+  tm_tensor_unref(k->t);
+  k->t = next;
+  return TM_OK;
+}
+
+static tm_status shard_writable_cur(tm_shard *sh, tm_err *err) {
   if (!shard_held(sh->cur)) return TM_OK;
-  tm_tensor *next = sh->old;
+  bool spare = sh->old && !shard_held(sh->old);
+  /* Readers that hold `old` keep the writer from it; then `cur` is a snapshot's, or was
+   * until a moment ago. */
+  bool leave = atomic_load(&sh->snap) == sh->cur || (sh->old && !spare);
+  tm_tensor *next = spare ? sh->old : NULL;
   if (!next) TM_TRY(tm_tensor_new(sh->dtype, &sh->shape, &next, err));
-  TM_DCHECK(!shard_held(next));
   size_t bytes = tm_view_bytes(&sh->cur->v);
   if (bytes) memcpy(next->v.data, sh->cur->v.data, bytes);
-  sh->old = sh->cur;
+  if (!leave) {
+    sh->old = sh->cur;
+  } else {
+    tm_tensor_unref(sh->cur);
+    if (spare) sh->old = NULL;
+  }
   sh->cur = next;
   return TM_OK;
+}
+
+tm_status tm_shard_writable(tm_shard *sh, tm_err *err) {
+  tm_slot *k = atomic_load_explicit(&sh->slots, memory_order_acquire);
+  for (; k; k = k->next) TM_TRY(shard_writable_slot(sh, k, err));
+  return shard_writable_cur(sh, err);
 }
 
 /* Blocks of about 4 KB share a stripe, so that a pass over a table locks seldom. */
@@ -154,7 +188,7 @@ tm_status tm_shard_make_table(tm_shard *sh, tm_err *err) {
 
 /* --- slots --- */
 
-static tm_slot *shard_slot(tm_shard *sh, uint64_t optimizer, const char *name) {
+tm_slot *tm_shard_slot(tm_shard *sh, uint64_t optimizer, const char *name) {
   tm_slot *k = atomic_load_explicit(&sh->slots, memory_order_acquire);
   while (k && (k->optimizer != optimizer || strcmp(k->name, name) != 0)) k = k->next;
   return k;
@@ -188,12 +222,12 @@ tm_status tm_shard_make_slots(tm_shard *sh, uint64_t optimizer, const tm_rule *r
   const char *name[TM_RULE_MAX_SLOTS];
   double start[TM_RULE_MAX_SLOTS];
   int32_t n = rule->slots(hyper, name, start), have = 0;
-  while (have < n && shard_slot(sh, optimizer, name[have])) have++;
+  while (have < n && tm_shard_slot(sh, optimizer, name[have])) have++;
   if (have == n) return TM_OK;
   tm_status s = TM_OK;
   tm_shard_lock(sh);
   for (int32_t i = 0; i < n && s == TM_OK; i++)
-    if (!shard_slot(sh, optimizer, name[i]))
+    if (!tm_shard_slot(sh, optimizer, name[i]))
       s = shard_add_slot(sh, optimizer, name[i], start[i], err);
   tm_shard_unlock(sh);
   return s;
@@ -201,20 +235,12 @@ tm_status tm_shard_make_slots(tm_shard *sh, uint64_t optimizer, const tm_rule *r
 
 /* --- stripes --- */
 
-static tm_stripe *shard_stripe(tm_shard *sh, int64_t row) {
-  return &sh->stripe[(row >> sh->shift) & (TM_STRIPES - 1)];
-}
-
-static void stripe_lock(tm_stripe *st) {
+void tm_stripe_lock(tm_stripe *st) {
   int spins = 0;
   while (atomic_exchange_explicit(&st->locked, 1, memory_order_acquire)) {
     while (atomic_load_explicit(&st->locked, memory_order_relaxed))
       if (++spins > 100) sched_yield(); /* its holder may wait for this very core */
   }
-}
-
-static void stripe_unlock(tm_stripe *st) {
-  atomic_store_explicit(&st->locked, 0, memory_order_release);
 }
 
 /* --- updates --- */
@@ -227,17 +253,22 @@ typedef struct shard_op {
   void *x;
   void *slot[TM_RULE_MAX_SLOTS];
   int32_t nslot;
+  tm_keep *keep; /* NULL: no snapshot is being read */
+  int64_t *patience_ns;
 } shard_op;
 
 static void shard_op_init(tm_shard *sh, const tm_ps_update *up, shard_op *op) {
-  *op = (shard_op){.kind = up->kind, .up = up, .x = sh->cur->v.data};
+  *op = (shard_op){.kind = up->kind,
+                   .up = up,
+                   .x = sh->cur->v.data,
+                   .keep = atomic_load_explicit(&sh->keep, memory_order_acquire)};
   if (up->kind != TM_PS_APPLY && up->kind != TM_PS_APPLY_ROWS) return;
   const char *name[TM_RULE_MAX_SLOTS];
   double start[TM_RULE_MAX_SLOTS];
   op->rule = tm_rule_find(up->rule);
   op->nslot = op->rule->slots(up->hyper, name, start);
   for (int32_t i = 0; i < op->nslot; i++)
-    op->slot[i] = shard_slot(sh, up->optimizer, name[i])->t->v.data;
+    op->slot[i] = tm_shard_slot(sh, up->optimizer, name[i])->t->v.data;
 }
 
 static void shard_accum(tm_dtype t, bool sub, void *x, const void *y, size_t n) {
@@ -306,6 +337,19 @@ static void shard_prefetch(const tm_shard *sh, const void *base, int64_t row) {
   for (size_t i = 0; i < sh->row_bytes && i < 256; i += 64) __builtin_prefetch(p + i);
 }
 
+/* Lock the stripe of a row that is about to change; what a snapshot needs of its block
+ * is kept. */
+static tm_stripe *shard_lock_row(tm_shard *sh, const shard_op *op, int64_t row) {
+  tm_stripe *st = tm_shard_stripe(sh, row);
+  tm_stripe_lock(st);
+  while (op->keep && !tm_keep_block(op->keep, row >> sh->shift)) {
+    tm_stripe_unlock(st); /* the reader may need this very stripe */
+    tm_keep_wait(op->keep, op->patience_ns);
+    tm_stripe_lock(st);
+  }
+  return st;
+}
+
 static void shard_apply_rows(tm_shard *sh, const shard_op *op) {
   const int64_t *ids = op->up->ids.data;
   int64_t n = op->up->ids.shape.dim[0];
@@ -316,10 +360,9 @@ static void shard_apply_rows(tm_shard *sh, const shard_op *op) {
       for (int32_t k = 0; k < op->nslot; k++)
         shard_prefetch(sh, op->slot[k], ids[i + SHARD_AHEAD]);
     }
-    tm_stripe *st = shard_stripe(sh, ids[i]);
-    stripe_lock(st);
+    tm_stripe *st = shard_lock_row(sh, op, ids[i]);
     shard_run(op, sh->dtype, (size_t)ids[i] * (size_t)sh->width, y, sh->width);
-    stripe_unlock(st);
+    tm_stripe_unlock(st);
   }
 }
 
@@ -329,17 +372,17 @@ static void shard_apply_blocks(tm_shard *sh, const shard_op *op) {
   const char *y = op->up->value.data;
   for (int64_t r = 0; r < sh->rows; r += step) {
     int64_t n = sh->rows - r < step ? sh->rows - r : step;
-    tm_stripe *st = shard_stripe(sh, r);
-    stripe_lock(st);
+    tm_stripe *st = shard_lock_row(sh, op, r);
     shard_run(op, sh->dtype, (size_t)r * (size_t)sh->width,
               y + (size_t)r * sh->row_bytes, n * sh->width);
-    stripe_unlock(st);
+    tm_stripe_unlock(st);
   }
 }
 
-void tm_shard_apply(tm_shard *sh, const tm_ps_update *up) {
+void tm_shard_apply(tm_shard *sh, const tm_ps_update *up, int64_t *patience_ns) {
   shard_op op;
   shard_op_init(sh, up, &op);
+  op.patience_ns = patience_ns;
   if (up->ids.data)
     shard_apply_rows(sh, &op);
   else if (tm_shard_is_table(sh))
@@ -350,7 +393,7 @@ void tm_shard_apply(tm_shard *sh, const tm_ps_update *up) {
 
 /* --- rows of a checkpoint --- */
 
-static tm_status put_slot(tm_shard *sh, const tm_ps_place *p, tm_tensor **out,
+static tm_status put_slot(tm_shard *sh, const tm_ps_place *p, tm_slot **out,
                           tm_err *err) {
   const tm_rule *rule = tm_rule_find("slot");
   const double hyper[TM_RULE_MAX_HYPER] = {0.0, (double)p->slot};
@@ -358,35 +401,36 @@ static tm_status put_slot(tm_shard *sh, const tm_ps_place *p, tm_tensor **out,
   double start[TM_RULE_MAX_SLOTS];
   rule->slots(hyper, name, start);
   TM_TRY(tm_shard_make_slots(sh, p->optimizer, rule, hyper, err));
-  *out = shard_slot(sh, p->optimizer, name[0])->t;
+  *out = tm_shard_slot(sh, p->optimizer, name[0]);
   return TM_OK;
 }
 
 static void put_blocks(tm_shard *sh, char *to, int64_t first, const char *y,
                        int64_t n) {
-  int64_t step = (int64_t)1 << sh->shift;
+  int64_t step = (int64_t)1 << sh->shift, patience_ns = TM_SNAPSHOT_PATIENCE_NS;
+  shard_op op = {.keep = atomic_load_explicit(&sh->keep, memory_order_acquire),
+                 .patience_ns = &patience_ns};
   for (int64_t r = first, end = first + n, next; r < end; r = next) {
     next = (r | (step - 1)) + 1;
     if (next > end) next = end;
-    tm_stripe *st = shard_stripe(sh, r);
-    stripe_lock(st);
+    tm_stripe *st = shard_lock_row(sh, &op, r);
     memcpy(to + (size_t)r * sh->row_bytes, y + (size_t)(r - first) * sh->row_bytes,
            (size_t)(next - r) * sh->row_bytes);
-    stripe_unlock(st);
+    tm_stripe_unlock(st);
   }
 }
 
-static tm_status put_dense(tm_shard *sh, tm_tensor *slot, int64_t first, const char *y,
+static tm_status put_dense(tm_shard *sh, tm_slot *slot, int64_t first, const char *y,
                            int64_t n, tm_err *err) {
-  if (!slot) TM_TRY(tm_shard_writable(sh, err));
-  memcpy((char *)(slot ? slot : sh->cur)->v.data + (size_t)first * sh->row_bytes, y,
+  TM_TRY(tm_shard_writable(sh, err));
+  memcpy((char *)(slot ? slot->t : sh->cur)->v.data + (size_t)first * sh->row_bytes, y,
          (size_t)n * sh->row_bytes);
   return TM_OK;
 }
 
 tm_status tm_shard_put(tm_shard *sh, const tm_ps_place *p, const tm_view *v,
                        tm_err *err) {
-  tm_tensor *slot = NULL;
+  tm_slot *slot = NULL;
   int64_t n = v->shape.rank ? v->shape.dim[0] : 1;
   tm_status s = TM_OK;
   if (p->slot >= 0) TM_TRY(put_slot(sh, p, &slot, err));
@@ -395,7 +439,7 @@ tm_status tm_shard_put(tm_shard *sh, const tm_ps_place *p, const tm_view *v,
   bool table = tm_shard_is_table(sh);
   if (!table) s = put_dense(sh, slot, p->first, v->data, n, err);
   tm_shard_unlock(sh);
-  if (table) put_blocks(sh, (slot ? slot : sh->cur)->v.data, p->first, v->data, n);
+  if (table) put_blocks(sh, (slot ? slot->t : sh->cur)->v.data, p->first, v->data, n);
   return s;
 }
 
@@ -412,11 +456,11 @@ static void shard_copy(tm_shard *sh, void *to, const void *from) {
   for (int64_t r = 0; r < sh->rows; r += step) {
     int64_t n = sh->rows - r < step ? sh->rows - r : step;
     size_t at = (size_t)r * sh->row_bytes;
-    tm_stripe *st = shard_stripe(sh, r);
-    stripe_lock(st);
+    tm_stripe *st = tm_shard_stripe(sh, r);
+    tm_stripe_lock(st);
     if (sh->row_bytes)
       memcpy((char *)to + at, (const char *)from + at, (size_t)n * sh->row_bytes);
-    stripe_unlock(st);
+    tm_stripe_unlock(st);
   }
 }
 
@@ -440,7 +484,7 @@ static tm_status shard_read_dense(tm_shard *sh, tm_ps_read *rd, tm_err *err) {
 }
 
 static tm_status shard_read_slot(tm_shard *sh, tm_ps_read *rd, tm_err *err) {
-  tm_slot *k = rd->slot ? shard_slot(sh, rd->optimizer, rd->slot) : NULL;
+  tm_slot *k = rd->slot ? tm_shard_slot(sh, rd->optimizer, rd->slot) : NULL;
   if (!k)
     return tm_fail(err, TM_ENOTFOUND,
                    "variable %" PRIx64
@@ -458,11 +502,11 @@ static void shard_read_rows(tm_shard *sh, tm_ps_read *rd) {
   for (int64_t i = 0; i < n; i++) {
     if (i + SHARD_AHEAD < n) shard_prefetch(sh, base, ids[i + SHARD_AHEAD]);
     void *dst = rd->rows_at ? rd->rows_at[i] : to + (size_t)i * sh->row_bytes;
-    tm_stripe *st = shard_stripe(sh, ids[i]);
-    stripe_lock(st);
+    tm_stripe *st = tm_shard_stripe(sh, ids[i]);
+    tm_stripe_lock(st);
     if (sh->row_bytes)
       memcpy(dst, base + (size_t)ids[i] * sh->row_bytes, sh->row_bytes);
-    stripe_unlock(st);
+    tm_stripe_unlock(st);
   }
 }
 

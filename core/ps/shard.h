@@ -50,6 +50,9 @@ typedef struct tm_shard {
   tm_stripe *stripe; /* TM_STRIPES, set before `table` */
   int shift;         /* 1 << shift rows share a stripe in turn */
   _Atomic(tm_slot *) slots;
+  /* The version that a snapshot holds; compared, never followed. */
+  _Atomic(tm_tensor *) snap;
+  _Atomic(struct tm_keep *) keep; /* set and cleared while no UPDATE runs */
 } tm_shard;
 
 TM_CHECKED tm_status tm_shard_new(const tm_shard_spec *spec, tm_shard **out,
@@ -61,15 +64,19 @@ void tm_shard_lock(tm_shard *sh);
 void tm_shard_unlock(tm_shard *sh);
 bool tm_shard_is_table(const tm_shard *sh);
 TM_CHECKED tm_status tm_shard_make_table(tm_shard *sh, tm_err *err);
-/* Under mu, not a table: after it nobody else sees `cur`. */
+/* Under mu, not a table: after it nobody else sees `cur` and the slots. */
 TM_CHECKED tm_status tm_shard_writable(tm_shard *sh, tm_err *err);
 /* Make the slots that (rule, hyper) needs and does not find. */
 TM_CHECKED tm_status tm_shard_make_slots(tm_shard *sh, uint64_t optimizer,
                                          const tm_rule *rule, const double *hyper,
                                          tm_err *err);
 
-/* Apply one checked update.  Dense kinds: under mu, and writable unless a table. */
-void tm_shard_apply(tm_shard *sh, const tm_ps_update *up);
+/* NULL: no such slot.  Slots are only ever added. */
+tm_slot *tm_shard_slot(tm_shard *sh, uint64_t optimizer, const char *name);
+
+/* Apply one checked update.  Dense kinds: under mu, and writable unless a table.
+ * *patience_ns: how long it may wait for the reader of a snapshot, less what it did. */
+void tm_shard_apply(tm_shard *sh, const tm_ps_update *up, int64_t *patience_ns);
 /* Replace rows from `first` on, of the elements or of a slot (by its number), by v. */
 TM_CHECKED tm_status tm_shard_put(tm_shard *sh, const tm_ps_place *p, const tm_view *v,
                                   tm_err *err);
@@ -78,5 +85,14 @@ TM_CHECKED tm_status tm_shard_read(tm_shard *sh, tm_ps_read *rd, tm_err *err);
 
 size_t tm_shard_bytes(tm_shard *sh); /* elements, slots, the extra version */
 uint64_t tm_shard_count_slots(tm_shard *sh);
+
+/* The stripe of a row. */
+static inline tm_stripe *tm_shard_stripe(tm_shard *sh, int64_t row) {
+  return &sh->stripe[(row >> sh->shift) & (TM_STRIPES - 1)];
+}
+void tm_stripe_lock(tm_stripe *st);
+static inline void tm_stripe_unlock(tm_stripe *st) {
+  atomic_store_explicit(&st->locked, 0, memory_order_release);
+}
 
 #endif

@@ -1,12 +1,15 @@
 #include "ps/store.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "ps/shard.h"
+#include "ps/snapshot.h"
+#include "ps/store_parts.h"
 #include "ps/tokens.h"
 
 /*
@@ -20,6 +23,8 @@
  *   (1) `map` holds, by uid, a list of the variable's shards here.  Guarded by `lock`.
  *   (2) A plan holds a reference on each of its shards.
  *   (3) Shards are locked in order of their addresses, each once.
+ *   (4) `applying` counts the UPDATEs that change something; while `still` is set it
+ *       only falls.
  */
 struct tm_store {
   char task[48];
@@ -27,6 +32,11 @@ struct tm_store {
   tm_map *map;
   tm_tokens *tokens;
   atomic_ullong reads, updates, bytes_in, bytes_out;
+  pthread_mutex_t still_mu;
+  pthread_cond_t go;
+  atomic_int applying;
+  atomic_bool still; /* changed under still_mu */
+  bool read;         /* under still_mu: a snapshot is being read */
 };
 
 enum { STORE_INLINE = 32 };
@@ -50,6 +60,8 @@ tm_status tm_store_new(const char *task, tm_store **out) {
     return TM_ENOMEM;
   }
   pthread_rwlock_init(&s->lock, NULL);
+  pthread_mutex_init(&s->still_mu, NULL);
+  pthread_cond_init(&s->go, NULL);
   *out = s;
   return TM_OK;
 }
@@ -69,6 +81,8 @@ void tm_store_free(tm_store *s) {
   tm_map_free(s->map);
   tm_tokens_free(s->tokens);
   pthread_rwlock_destroy(&s->lock);
+  pthread_mutex_destroy(&s->still_mu);
+  pthread_cond_destroy(&s->go);
   tm_free(s, sizeof *s);
 }
 
@@ -143,6 +157,58 @@ void tm_store_drop(tm_store *s, uint64_t uid, uint32_t shard) {
   tm_shard_unref(sh);
 }
 
+/* --- moments without UPDATEs --- */
+
+static void store_enter(tm_store *s) {
+  for (;;) {
+    atomic_fetch_add(&s->applying, 1);
+    if (!atomic_load(&s->still)) return;
+    atomic_fetch_sub(&s->applying, 1);
+    pthread_mutex_lock(&s->still_mu);
+    while (atomic_load(&s->still)) pthread_cond_wait(&s->go, &s->still_mu);
+    pthread_mutex_unlock(&s->still_mu);
+  }
+}
+
+static void store_leave(tm_store *s) { atomic_fetch_sub(&s->applying, 1); }
+
+void tm_store_still(tm_store *s) {
+  pthread_mutex_lock(&s->still_mu);
+  while (atomic_load(&s->still)) pthread_cond_wait(&s->go, &s->still_mu);
+  atomic_store(&s->still, true);
+  pthread_mutex_unlock(&s->still_mu);
+  while (atomic_load(&s->applying) > 0) sched_yield();
+}
+
+void tm_store_go(tm_store *s) {
+  pthread_mutex_lock(&s->still_mu);
+  atomic_store(&s->still, false);
+  pthread_cond_broadcast(&s->go);
+  pthread_mutex_unlock(&s->still_mu);
+}
+
+bool tm_store_claim(tm_store *s) {
+  pthread_mutex_lock(&s->still_mu);
+  bool mine = !s->read;
+  s->read = true;
+  pthread_mutex_unlock(&s->still_mu);
+  return mine;
+}
+
+void tm_store_unclaim(tm_store *s) {
+  pthread_mutex_lock(&s->still_mu);
+  s->read = false;
+  pthread_mutex_unlock(&s->still_mu);
+}
+
+tm_shard *tm_store_shard(tm_store *s, uint64_t uid, uint32_t shard) {
+  pthread_rwlock_rdlock(&s->lock);
+  tm_shard *sh = store_find(s, uid, shard);
+  if (sh) tm_shard_ref(sh);
+  pthread_rwlock_unlock(&s->lock);
+  return sh;
+}
+
 /* --- plans --- */
 
 static size_t store_plan_bytes(int32_t n) { return (size_t)n * 2 * sizeof(tm_shard *); }
@@ -166,10 +232,7 @@ static void store_plan_release(store_plan *p, int32_t n) {
 
 static tm_status store_plan_add(tm_store *s, store_plan *p, uint64_t uid,
                                 uint32_t shard, tm_err *err) {
-  pthread_rwlock_rdlock(&s->lock);
-  tm_shard *sh = store_find(s, uid, shard);
-  if (sh) tm_shard_ref(sh);
-  pthread_rwlock_unlock(&s->lock);
+  tm_shard *sh = tm_store_shard(s, uid, shard);
   if (!sh)
     return tm_fail(err, TM_ENOTFOUND,
                    "variable %" PRIx64
@@ -319,12 +382,13 @@ static tm_status store_plan_updates(tm_store *s, tm_ps_request *rq, store_plan *
 
 static tm_status store_apply_all(tm_ps_request *rq, store_plan *p) {
   tm_status st = TM_OK;
+  int64_t patience_ns = TM_SNAPSHOT_PATIENCE_NS;
   store_lock_all(p);
   for (int32_t i = 0; i < p->nlock && st == TM_OK; i++)
     if (!tm_shard_is_table(p->locked[i]))
       st = tm_shard_writable(p->locked[i], &rq->err);
   for (int32_t i = 0; i < rq->nup && st == TM_OK; i++)
-    tm_shard_apply(p->sh[i], &rq->up[i]);
+    tm_shard_apply(p->sh[i], &rq->up[i], &patience_ns);
   store_unlock_all(p);
   return st;
 }
@@ -336,7 +400,11 @@ static tm_status store_updates(tm_store *s, tm_ps_request *rq) {
   tm_token_use use;
   if (st == TM_OK) st = tm_tokens_take(s->tokens, &rq->token, &use, &rq->err);
   if (st == TM_OK) {
-    if (!use.repeat) st = store_apply_all(rq, &p);
+    if (!use.repeat) {
+      store_enter(s);
+      st = store_apply_all(rq, &p);
+      store_leave(s);
+    }
     tm_tokens_end(s->tokens, &use, st == TM_OK);
   }
   store_plan_release(&p, rq->nup);
@@ -435,7 +503,11 @@ tm_status tm_store_put(tm_store *s, const tm_ps_place *p, const tm_view *rows,
   TM_TRY(store_plan_init(&one, 1, err));
   tm_status st = store_plan_add(s, &one, p->uid, p->shard, err);
   if (st == TM_OK) st = store_check_put(one.sh[0], p, rows, err);
-  if (st == TM_OK) st = tm_shard_put(one.sh[0], p, rows, err);
+  if (st == TM_OK) {
+    store_enter(s);
+    st = tm_shard_put(one.sh[0], p, rows, err);
+    store_leave(s);
+  }
   if (st) store_name_task(s, err);
   store_plan_release(&one, 1);
   return st;

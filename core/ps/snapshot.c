@@ -1,0 +1,407 @@
+#include "ps/snapshot.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "ps/keep.h"
+#include "ps/store_parts.h"
+
+/*
+ * Design.  The store stands still while the parts are noted: dense ones by reference,
+ * tables by hanging a `keep` on their shard.  From then on a block of a table changes
+ * hands under its stripe: its first overwriter copies it (0 to a pointer), the reader
+ * takes it (0 or a pointer to READ) or puts the copy away (a pointer to AWAY).
+ *
+ * Invariants:
+ *   (1) Each part holds a reference on its shard, and on its tensor if it is dense.
+ *   (2) A copy is `listed` unless the reader has it; pool.bytes is the size of all
+ *       copies that were made by writers and not given back.
+ *   (3) A shard's `keep` is set and cleared only while the store stands still, so an
+ *       UPDATE sees the same list from its begin to its end.
+ *   (4) After `over` nothing is kept; then the snapshot is being freed or `status` says
+ *       that it is worth nothing.
+ */
+typedef struct snapshot_part {
+  tm_snapshot_part pub;
+  tm_shard *sh;
+  tm_tensor *t; /* dense */
+  bool values;  /* t is the shard's version, not a slot */
+  tm_keep keep; /* kept != NULL: a table */
+} snapshot_part;
+
+struct tm_snapshot {
+  tm_store *store;
+  int32_t n;
+  bool hung; /* the keeps are on their shards */
+  tm_keep_pool pool;
+  snapshot_part part[];
+};
+
+static size_t snapshot_size(int32_t n) {
+  return sizeof(tm_snapshot) + (size_t)n * sizeof(snapshot_part);
+}
+
+/* --- copies --- */
+
+static void pool_give_up(tm_keep_pool *p, tm_status why) {
+  pthread_mutex_lock(&p->mu);
+  if (p->status == TM_OK) p->status = why;
+  atomic_store(&p->over, true);
+  pthread_cond_broadcast(&p->room);
+  pthread_mutex_unlock(&p->mu);
+}
+
+static tm_keep_copy *copy_new(tm_keep *k, int64_t block, size_t n) {
+  tm_keep_copy *c = tm_malloc(sizeof *c + n);
+  if (!c) return NULL;
+  *c = (tm_keep_copy){
+      .keep = k, .block = block, .n = n, .data = (unsigned char *)c + sizeof *c};
+  memcpy(c->data, k->data + (size_t)block * k->block_bytes, n);
+  return c;
+}
+
+static void copy_free(tm_keep_copy *c) { tm_free(c, sizeof *c + c->n); }
+
+static bool pool_reserve(tm_keep_pool *p, size_t n) {
+  pthread_mutex_lock(&p->mu);
+  bool fits = p->bytes == 0 || p->bytes + n <= TM_SNAPSHOT_ASIDE;
+  if (fits) p->bytes += n;
+  pthread_mutex_unlock(&p->mu);
+  return fits;
+}
+
+static void pool_release(tm_keep_pool *p, size_t n) {
+  pthread_mutex_lock(&p->mu);
+  p->bytes -= n;
+  p->turn++;
+  pthread_cond_broadcast(&p->room);
+  pthread_mutex_unlock(&p->mu);
+}
+
+static void pool_list(tm_keep_pool *p, tm_keep_copy *c) {
+  pthread_mutex_lock(&p->mu);
+  c->before = p->tail;
+  *(p->tail ? &p->tail->next : &p->head) = c;
+  p->tail = c;
+  c->listed = true;
+  pthread_mutex_unlock(&p->mu);
+}
+
+/* mu held. */
+static void pool_unlist(tm_keep_pool *p, tm_keep_copy *c) {
+  *(c->before ? &c->before->next : &p->head) = c->next;
+  *(c->next ? &c->next->before : &p->tail) = c->before;
+  c->next = c->before = NULL;
+  c->listed = false;
+}
+
+static size_t keep_size(const tm_keep *k, int64_t block) {
+  size_t at = (size_t)block * k->block_bytes;
+  return k->bytes - at < k->block_bytes ? k->bytes - at : k->block_bytes;
+}
+
+bool tm_keep_block(tm_keep *k, int64_t block) {
+  for (; k; k = k->next) {
+    if (k->kept[block] || atomic_load(&k->pool->over)) continue;
+    size_t n = keep_size(k, block);
+    if (!pool_reserve(k->pool, n)) return false;
+    tm_keep_copy *c = copy_new(k, block, n);
+    if (c) {
+      k->kept[block] = (uint64_t)(uintptr_t)c;
+      pool_list(k->pool, c);
+    } else {
+      pool_release(k->pool, n);
+      pool_give_up(k->pool, TM_ENOMEM);
+    }
+  }
+  return true;
+}
+
+static void pool_wait(tm_keep_pool *p, int64_t ns) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  t.tv_sec += (time_t)(ns / 1000000000);
+  t.tv_nsec += (long)(ns % 1000000000);
+  if (t.tv_nsec >= 1000000000) {
+    t.tv_sec++;
+    t.tv_nsec -= 1000000000;
+  }
+  pthread_mutex_lock(&p->mu);
+  uint64_t turn = p->turn;
+  /* Room may have come before the wait began. */
+  while (p->turn == turn && p->bytes > TM_SNAPSHOT_ASIDE / 2 && !atomic_load(&p->over))
+    if (pthread_cond_timedwait(&p->room, &p->mu, &t)) break;
+  pthread_mutex_unlock(&p->mu);
+}
+
+void tm_keep_wait(tm_keep *k, int64_t *patience_ns) {
+  int64_t start = tm_now_ns();
+  if (*patience_ns > 0) pool_wait(k->pool, *patience_ns);
+  *patience_ns -= tm_now_ns() - start;
+  if (*patience_ns <= 0) pool_give_up(k->pool, TM_EEXHAUSTED);
+}
+
+/* --- taking --- */
+
+static tm_status part_table(snapshot_part *p, tm_keep_pool *pool, int32_t i,
+                            const tm_tensor *t, tm_err *err) {
+  tm_shard *sh = p->sh;
+  size_t block = sh->row_bytes << sh->shift;
+  p->keep = (tm_keep){.pool = pool,
+                      .sh = sh,
+                      .part = i,
+                      .data = t->v.data,
+                      .bytes = (size_t)p->pub.bytes,
+                      .block_bytes = block ? block : 1};
+  p->keep.nblock =
+      (int64_t)((p->keep.bytes + p->keep.block_bytes - 1) / p->keep.block_bytes);
+  p->keep.kept = tm_calloc((size_t)p->keep.nblock + 1, sizeof *p->keep.kept);
+  return p->keep.kept ? TM_OK : tm_nomem(err, "a snapshot");
+}
+
+/* The shard's mu is held, the store stands still. */
+static tm_status part_note(snapshot_part *p, tm_keep_pool *pool, int32_t i,
+                           const tm_snapshot_item *it, tm_err *err) {
+  tm_shard *sh = p->sh;
+  tm_tensor *t = sh->cur;
+  p->values = it->slot[0] == '\0';
+  if (!p->values) {
+    tm_slot *k = tm_shard_slot(sh, it->optimizer, it->slot);
+    if (!k) return TM_OK;
+    t = k->t;
+  }
+  p->pub = (tm_snapshot_part){true, sh->dtype, sh->shape,
+                              (uint64_t)sh->rows * sh->row_bytes};
+  if (tm_shard_is_table(sh)) return part_table(p, pool, i, t, err);
+  p->t = tm_tensor_ref(t);
+  if (p->values) atomic_store(&sh->snap, t);
+  return TM_OK;
+}
+
+static tm_status snapshot_note(tm_snapshot *sn, const tm_snapshot_item *it, int32_t i,
+                               tm_err *err) {
+  snapshot_part *p = &sn->part[i];
+  tm_shard_lock(p->sh);
+  tm_status s = part_note(p, &sn->pool, i, it, err);
+  tm_shard_unlock(p->sh);
+  return s;
+}
+
+static tm_status snapshot_find(tm_snapshot *sn, const tm_snapshot_item *it,
+                               tm_err *err) {
+  for (int32_t i = 0; i < sn->n; i++) {
+    sn->part[i].sh = tm_store_shard(sn->store, it[i].uid, it[i].shard);
+    if (!sn->part[i].sh)
+      return tm_fail(err, TM_ENOTFOUND,
+                     "variable %" PRIx64
+                     " (shard %u) is not here: it was dropped, or this ps was started "
+                     "anew",
+                     it[i].uid, (unsigned)it[i].shard);
+  }
+  return TM_OK;
+}
+
+/* All tables at once, once nothing can fail any more. */
+static void snapshot_hang(tm_snapshot *sn) {
+  for (int32_t i = 0; i < sn->n; i++) {
+    tm_keep *k = &sn->part[i].keep;
+    if (!k->kept) continue;
+    k->next = atomic_load(&k->sh->keep);
+    atomic_store(&k->sh->keep, k);
+  }
+  sn->hung = true;
+}
+
+tm_status tm_snapshot_take(tm_store *st, const tm_snapshot_item *it, int32_t n,
+                           tm_snapshot **out, tm_err *err) {
+  *out = NULL;
+  if (n < 0 || n > TM_SNAPSHOT_MAX_ITEMS)
+    return tm_fail(err, TM_EINVAL, "a snapshot of %d arrays: at most %d", n,
+                   (int)TM_SNAPSHOT_MAX_ITEMS);
+  tm_snapshot *sn = tm_calloc(1, snapshot_size(n));
+  if (!sn) return tm_nomem(err, "a snapshot");
+  if (!tm_store_claim(st)) {
+    tm_free(sn, snapshot_size(n));
+    return tm_fail(err, TM_EEXISTS, "another checkpoint is being saved from here");
+  }
+  sn->store = st;
+  sn->n = n;
+  pthread_mutex_init(&sn->pool.mu, NULL);
+  pthread_cond_init(&sn->pool.room, NULL);
+  tm_status s = snapshot_find(sn, it, err);
+  tm_store_still(st);
+  for (int32_t i = 0; i < n && s == TM_OK; i++) s = snapshot_note(sn, &it[i], i, err);
+  if (s == TM_OK) snapshot_hang(sn);
+  tm_store_go(st);
+  if (s) {
+    if (err && !err->task[0]) memcpy(err->task, tm_store_task(st), sizeof err->task);
+    tm_snapshot_free(sn);
+    return s;
+  }
+  *out = sn;
+  return TM_OK;
+}
+
+/* --- giving back --- */
+
+static void part_drop(snapshot_part *p) {
+  tm_tensor *mine = p->t;
+  if (p->t && p->values) atomic_compare_exchange_strong(&p->sh->snap, &mine, NULL);
+  tm_tensor_unref(p->t);
+  p->t = NULL;
+}
+
+static void part_free(snapshot_part *p) {
+  tm_keep *k = &p->keep;
+  for (int64_t b = 0; k->kept && b < k->nblock; b++) {
+    uint64_t word = k->kept[b];
+    if (word && word != TM_KEEP_READ && (word & 3) != TM_KEEP_AWAY)
+      copy_free((tm_keep_copy *)(uintptr_t)word);
+  }
+  if (k->kept) tm_free(k->kept, ((size_t)k->nblock + 1) * sizeof *k->kept);
+  k->kept = NULL;
+  part_drop(p);
+  tm_shard_unref(p->sh);
+}
+
+void tm_snapshot_free(tm_snapshot *sn) {
+  if (!sn) return;
+  pool_give_up(&sn->pool, TM_ECANCELLED); /* who waits for room goes on */
+  if (sn->hung) {
+    tm_store_still(sn->store);
+    for (int32_t i = 0; i < sn->n; i++)
+      if (sn->part[i].keep.kept) atomic_store(&sn->part[i].sh->keep, NULL);
+    tm_store_go(sn->store);
+  }
+  for (int32_t i = 0; i < sn->n; i++) part_free(&sn->part[i]);
+  tm_store_unclaim(sn->store);
+  pthread_mutex_destroy(&sn->pool.mu);
+  pthread_cond_destroy(&sn->pool.room);
+  tm_free(sn, snapshot_size(sn->n));
+}
+
+int32_t tm_snapshot_count(const tm_snapshot *sn) { return sn->n; }
+
+const tm_snapshot_part *tm_snapshot_part_at(const tm_snapshot *sn, int32_t i) {
+  return &sn->part[i].pub;
+}
+
+tm_status tm_snapshot_status(tm_snapshot *sn, tm_err *err) {
+  pthread_mutex_lock(&sn->pool.mu);
+  tm_status s = sn->pool.status;
+  pthread_mutex_unlock(&sn->pool.mu);
+  if (s == TM_OK) return TM_OK;
+  if (err && !err->task[0])
+    memcpy(err->task, tm_store_task(sn->store), sizeof err->task);
+  if (s == TM_ENOMEM) return tm_nomem(err, "rows that change while they are saved");
+  return tm_fail(err, s,
+                 "rows change faster than they can be saved: training waited %d s for "
+                 "the disk and then gave the checkpoint up",
+                 (int)(TM_SNAPSHOT_PATIENCE_NS / 1000000000));
+}
+
+/* --- reading --- */
+
+void tm_snapshot_drop(tm_snapshot *sn, int32_t i) { part_drop(&sn->part[i]); }
+
+/* Bytes off.. of a copied block; the copy goes with its last byte (stripe held). */
+static void keep_take_copy(tm_keep *k, int64_t block, size_t off, void *to, size_t n) {
+  tm_keep_copy *c = (tm_keep_copy *)(uintptr_t)k->kept[block];
+  memcpy(to, c->data + off, n);
+  pthread_mutex_lock(&k->pool->mu);
+  if (c->listed) {
+    pool_unlist(k->pool, c);
+    k->pool->bytes -= c->n;
+    k->pool->turn++;
+    pthread_cond_broadcast(&k->pool->room);
+  }
+  pthread_mutex_unlock(&k->pool->mu);
+  if (off + n < c->n) return;
+  k->kept[block] = TM_KEEP_READ;
+  copy_free(c);
+}
+
+/* Bytes off..off+n of a block to `to`.  False: its copy was put away. */
+static bool keep_take(tm_keep *k, int64_t block, size_t off, void *to, size_t n,
+                      uint32_t *crc) {
+  tm_stripe *st = tm_shard_stripe(k->sh, block << k->sh->shift);
+  size_t size = keep_size(k, block);
+  bool have = true;
+  tm_stripe_lock(st);
+  if (k->kept[block] == 0 && n < size) {
+    tm_keep_copy *c = copy_new(k, block, size); /* it is read in pieces */
+    if (c) k->kept[block] = (uint64_t)(uintptr_t)c;
+  }
+  if (k->kept[block] == 0) {
+    memcpy(to, k->data + (size_t)block * k->block_bytes + off, n);
+    if (n < size) pool_give_up(k->pool, TM_ENOMEM);
+    k->kept[block] = TM_KEEP_READ;
+  } else if ((k->kept[block] & 3) == TM_KEEP_AWAY) {
+    *crc = (uint32_t)(k->kept[block] >> 32);
+    have = false;
+  } else if (k->kept[block] == TM_KEEP_READ) {
+    memset(to, 0, n); /* out of memory, see above: the snapshot is given up */
+  } else {
+    keep_take_copy(k, block, off, to, n);
+  }
+  tm_stripe_unlock(st);
+  return have;
+}
+
+static void table_next(tm_keep *k, uint64_t at, unsigned char *room, size_t cap,
+                       tm_snapshot_piece *out) {
+  *out = (tm_snapshot_piece){room, 0, 0};
+  while (at < k->bytes && out->n < cap) {
+    int64_t block = (int64_t)(at / k->block_bytes);
+    size_t off = (size_t)(at % k->block_bytes), n = keep_size(k, block) - off;
+    if (n > cap - out->n && out->n > 0) return; /* whole blocks, where they fit */
+    if (n > cap - out->n) n = cap - out->n;
+    if (!keep_take(k, block, off, room + out->n, n, &out->crc)) {
+      if (out->n == 0) *out = (tm_snapshot_piece){NULL, n, out->crc};
+      return;
+    }
+    out->n += n;
+    at += n;
+  }
+}
+
+void tm_snapshot_next(tm_snapshot *sn, int32_t i, uint64_t at, void *room, size_t cap,
+                      tm_snapshot_piece *out) {
+  snapshot_part *p = &sn->part[i];
+  uint64_t left = p->pub.bytes - at;
+  if (p->keep.kept) {
+    table_next(&p->keep, at, room, cap, out);
+    return;
+  }
+  TM_DCHECK(p->t);
+  *out = (tm_snapshot_piece){(const unsigned char *)p->t->v.data + at,
+                             left < cap ? (size_t)left : cap, 0};
+}
+
+/* --- putting copies away --- */
+
+bool tm_snapshot_take_aside(tm_snapshot *sn, tm_snapshot_aside *out) {
+  tm_keep_pool *p = &sn->pool;
+  pthread_mutex_lock(&p->mu);
+  tm_keep_copy *c = p->bytes > TM_SNAPSHOT_ASIDE / 2 ? p->head : NULL;
+  if (c) pool_unlist(p, c);
+  pthread_mutex_unlock(&p->mu);
+  if (!c) return false;
+  *out = (tm_snapshot_aside){c->keep->part, (uint64_t)c->block * c->keep->block_bytes,
+                             c->data, c->n, c};
+  return true;
+}
+
+void tm_snapshot_give_aside(tm_snapshot *sn, const tm_snapshot_aside *a, uint32_t crc) {
+  tm_keep_copy *c = a->block;
+  tm_stripe *st = tm_shard_stripe(c->keep->sh, c->block << c->keep->sh->shift);
+  tm_stripe_lock(st);
+  c->keep->kept[c->block] = (uint64_t)crc << 32 | TM_KEEP_AWAY;
+  tm_stripe_unlock(st);
+  pool_release(&sn->pool, c->n);
+  copy_free(c);
+}

@@ -1,0 +1,463 @@
+/* Snapshots: one moment of a store while others change it. */
+#include <pthread.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "ps/snapshot.h"
+#include "test.h"
+
+static tm_shape mat(int64_t n, int64_t m) {
+  return tm_shape_of(2, (const int64_t[]){n, m});
+}
+
+static tm_store *store(void) {
+  tm_store *s;
+  assert_ok(tm_store_new("/job:ps/task:0", &s));
+  return s;
+}
+
+static void make(tm_store *s, uint64_t uid, tm_shape shape, double a) {
+  tm_err err = {0};
+  tm_shard_spec sp = {
+      .uid = uid, .dtype = TM_F32, .shape = shape, .full_shape = shape, .user = true};
+  strcpy(sp.init.kind, "constant");
+  sp.init.a = a;
+  assert_ok_err(tm_store_create(s, &sp, &err), &err);
+}
+
+/* Rows of two tables and their slots, and a dense counter, in one UPDATE. */
+enum { IDS = 64 };
+
+static tm_status bump(tm_store *s, int64_t width, int64_t rows, uint64_t *seed) {
+  static const float one = 1;
+  int64_t ids[IDS];
+  float *y = calloc((size_t)(IDS * width), sizeof *y);
+  *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+  int64_t start = (int64_t)((*seed >> 33) % (uint64_t)rows);
+  for (int i = 0; i < IDS; i++) ids[i] = (start + i * 97) % rows;
+  for (int64_t i = 0; i < IDS * width; i++) y[i] = 1;
+  tm_view id = {TM_I64, tm_shape_of(1, (const int64_t[]){IDS}), ids};
+  tm_view rows_of = {TM_F32, mat(IDS, width), y};
+  tm_ps_update up[3] = {
+      {.kind = TM_PS_APPLY_ROWS,
+       .uid = 1,
+       .rule = "adagrad",
+       .optimizer = 9,
+       .nhyper = 3,
+       .hyper = {0, 1e-7, 0},
+       .t = 1,
+       .value = rows_of,
+       .ids = id},
+      {.kind = TM_PS_SCATTER_ADD, .uid = 2, .value = rows_of, .ids = id},
+      {.kind = TM_PS_ADD, .uid = 3, .value = {TM_F32, tm_shape_scalar(), NULL}}};
+  up[2].value.data = (void *)(uintptr_t)&one;
+  tm_ps_request rq = {.nup = 3, .up = up};
+  tm_status st = tm_store_handle(s, &rq);
+  free(y);
+  return st;
+}
+
+typedef struct hammer {
+  tm_store *s;
+  int64_t width, rows;
+  uint64_t seed;
+  atomic_bool *stop;
+  atomic_long *done;
+} hammer;
+
+static void *hammer_main(void *ud) {
+  hammer *h = ud;
+  while (!atomic_load(h->stop)) {
+    if (bump(h->s, h->width, h->rows, &h->seed)) return h;
+    atomic_fetch_add(h->done, 1);
+  }
+  return NULL;
+}
+
+static const tm_snapshot_item all[] = {
+    {.uid = 1},
+    {.uid = 2},
+    {.uid = 3},
+    {.uid = 1, .optimizer = 9, .slot = "accumulator"},
+    {.uid = 2, .optimizer = 9, .slot = "accumulator"}};
+
+/* As a writer of a file does it: parts in order, copies in between.  out[i] is filled.
+ */
+static void collect(tm_snapshot *sn, float **out, bool asides) {
+  size_t cap = 64 << 10;
+  void *room = malloc(cap);
+  for (int32_t i = 0; i < tm_snapshot_count(sn); i++) {
+    const tm_snapshot_part *p = tm_snapshot_part_at(sn, i);
+    out[i] = p->there ? malloc((size_t)p->bytes + 1) : NULL;
+  }
+  for (int32_t i = 0; i < tm_snapshot_count(sn); i++) {
+    const tm_snapshot_part *p = tm_snapshot_part_at(sn, i);
+    uint32_t crc = 0;
+    for (uint64_t at = 0; p->there && at < p->bytes;) {
+      tm_snapshot_aside a;
+      while (asides && tm_snapshot_take_aside(sn, &a)) {
+        memcpy((char *)out[a.part] + a.at, a.p, a.n);
+        tm_snapshot_give_aside(sn, &a, tm_crc32c(0, a.p, a.n));
+      }
+      tm_snapshot_piece piece;
+      tm_snapshot_next(sn, i, at, room, cap, &piece);
+      assert_true(piece.n > 0);
+      if (piece.p) memcpy((char *)out[i] + at, piece.p, piece.n);
+      crc = piece.p ? tm_crc32c(crc, piece.p, piece.n)
+                    : tm_crc32c_join(crc, piece.crc, piece.n);
+      at += piece.n;
+    }
+    if (p->there) assert_int_equal(crc, tm_crc32c(0, out[i], (size_t)p->bytes));
+    tm_snapshot_drop(sn, i);
+  }
+  free(room);
+}
+
+/* Every row of both tables and of the slot has the same count, and all counts are what
+ * the counter says. */
+static void check(float **x, int64_t rows, int64_t width) {
+  double sum = 0;
+  for (int64_t r = 0; r < rows; r++) {
+    float want = x[1][r * width];
+    sum += (double)want;
+    for (int64_t k = 0; k < width; k++) {
+      if (x[1][r * width + k] != want || x[3][r * width + k] != want)
+        fail_msg("row %ld: %g, %g, %g", (long)r, (double)want,
+                 (double)x[1][r * width + k], (double)x[3][r * width + k]);
+    }
+  }
+  assert_true(sum == (double)x[2][0] * IDS);
+}
+
+static void release(float **x) {
+  for (size_t i = 0; i < TM_COUNT(all); i++) free(x[i]);
+}
+
+static void hammered(int64_t rows, int64_t width, int turns, bool asides) {
+  tm_store *s = store();
+  tm_err err = {0};
+  atomic_bool stop = false;
+  atomic_long done = 0;
+  pthread_t t[3];
+  hammer h[3];
+  make(s, 1, mat(rows, width), 0);
+  make(s, 2, mat(rows, width), 0);
+  make(s, 3, tm_shape_scalar(), 0);
+  for (int i = 0; i < 3; i++) {
+    h[i] = (hammer){s, width, rows, (uint64_t)i + 1, &stop, &done};
+    assert_int_equal(pthread_create(&t[i], NULL, hammer_main, &h[i]), 0);
+  }
+  while (atomic_load(&done) < 10) tm_sleep_ns(100000);
+  for (int turn = 0; turn < turns; turn++) {
+    tm_snapshot *sn;
+    float *x[TM_COUNT(all)];
+    assert_ok_err(tm_snapshot_take(s, all, TM_COUNT(all), &sn, &err), &err);
+    assert_true(tm_snapshot_part_at(sn, 3)->there);
+    assert_false(tm_snapshot_part_at(sn, 4)->there);
+    long before = atomic_load(&done);
+    if (turn % 2) /* let them overwrite much of it first */
+      while (atomic_load(&done) < before + 50) tm_sleep_ns(100000);
+    collect(sn, x, asides);
+    assert_ok_err(tm_snapshot_status(sn, &err), &err);
+    tm_snapshot_free(sn);
+    check(x, rows, width);
+    release(x);
+  }
+  atomic_store(&stop, true);
+  for (int i = 0; i < 3; i++) {
+    void *bad;
+    pthread_join(t[i], &bad);
+    assert_null(bad);
+  }
+  tm_store_free(s);
+}
+
+static void a_snapshot_is_of_one_moment_while_writers_go_on(void **state) {
+  (void)state;
+  hammered(997, 8, 60, false);
+  hammered(37, 1500, 30, false); /* a row is more than a block */
+  hammered(5001, 1, 30, false);
+}
+
+static void copies_put_away_before_their_turn_are_of_the_moment(void **state) {
+  (void)state;
+  hammered(40000, 256, 4, true); /* 40 MB an array: copies fill their room */
+}
+
+/* --- bounds --- */
+
+static void writers_wait_for_the_reader_when_copies_fill_their_room(void **state) {
+  (void)state;
+  enum { ROWS = 40000, WIDTH = 256 };
+  tm_store *s = store();
+  tm_err err = {0};
+  atomic_bool stop = false;
+  atomic_long done = 0;
+  pthread_t t;
+  hammer h = {s, WIDTH, ROWS, 1, &stop, &done};
+  tm_snapshot *sn;
+  float *x[TM_COUNT(all)];
+  make(s, 1, mat(ROWS, WIDTH), 0);
+  make(s, 2, mat(ROWS, WIDTH), 0);
+  make(s, 3, tm_shape_scalar(), 0);
+  uint64_t seed = 3;
+  assert_ok(bump(s, WIDTH, ROWS, &seed));
+  assert_ok_err(tm_snapshot_take(s, all, TM_COUNT(all), &sn, &err), &err);
+  int64_t before = tm_mem_live();
+  assert_int_equal(pthread_create(&t, NULL, hammer_main, &h), 0);
+  /* Until it stands. */
+  for (long last = -1; last != atomic_load(&done) || last < 100;) {
+    last = atomic_load(&done);
+    tm_sleep_ns(100000000);
+  }
+  int64_t grown = tm_mem_live() - before;
+  assert_true(grown > TM_SNAPSHOT_ASIDE / 2 && grown < TM_SNAPSHOT_ASIDE * 5 / 4);
+  long stood = atomic_load(&done);
+  collect(sn, x, true);
+  assert_ok_err(tm_snapshot_status(sn, &err), &err);
+  check(x, ROWS, WIDTH);
+  release(x);
+  tm_snapshot_free(sn);
+  while (atomic_load(&done) < stood + 100) tm_sleep_ns(1000000);
+  atomic_store(&stop, true);
+  pthread_join(t, NULL);
+  assert_true(tm_mem_live() <= before);
+  tm_store_free(s);
+}
+
+static void a_reader_that_stands_still_does_not_stop_training(void **state) {
+  (void)state;
+  enum { ROWS = 40000, WIDTH = 256 };
+  tm_store *s = store();
+  tm_err err = {0};
+  tm_snapshot *sn;
+  make(s, 1, mat(ROWS, WIDTH), 0);
+  make(s, 2, mat(ROWS, WIDTH), 0);
+  make(s, 3, tm_shape_scalar(), 0);
+  uint64_t seed = 3;
+  assert_ok(bump(s, WIDTH, ROWS, &seed));
+  assert_ok_err(tm_snapshot_take(s, all, TM_COUNT(all), &sn, &err), &err);
+  int64_t start = tm_now_ns(), longest = 0;
+  while (tm_snapshot_status(sn, &err) == TM_OK) {
+    int64_t t0 = tm_now_ns();
+    assert_ok(bump(s, WIDTH, ROWS, &seed));
+    if (tm_now_ns() - t0 > longest) longest = tm_now_ns() - t0;
+    assert_true(tm_now_ns() - start < 60000000000);
+  }
+  assert_int_equal(err.code, TM_EEXHAUSTED);
+  assert_non_null(strstr(err.msg, "faster than they can be saved"));
+  assert_true(longest < TM_SNAPSHOT_PATIENCE_NS * 3 / 2);
+  tm_snapshot_free(sn);
+  tm_store_free(s);
+}
+
+/* --- dense shards --- */
+
+static tm_status add(tm_store *s, uint64_t uid, int64_t n, float by) {
+  float *x = malloc((size_t)n * sizeof *x);
+  for (int64_t i = 0; i < n; i++) x[i] = by;
+  tm_ps_update up = {.kind = TM_PS_APPLY,
+                     .uid = uid,
+                     .rule = "sgd",
+                     .optimizer = 4,
+                     .nhyper = 3,
+                     .hyper = {-1, 1, 0},
+                     .t = 1,
+                     .value = {TM_F32, mat(n, 1), x}};
+  tm_ps_request rq = {.nup = 1, .up = &up};
+  tm_status st = tm_store_handle(s, &rq);
+  free(x);
+  return st;
+}
+
+static tm_tensor *read_dense(tm_store *s, uint64_t uid, int64_t n) {
+  tm_ps_read rd = {.kind = TM_PS_DENSE, .uid = uid, .dst = {TM_F32, mat(n, 1), NULL}};
+  tm_ps_request rq = {.nrd = 1, .rd = &rd};
+  assert_ok_err(tm_store_handle(s, &rq), &rq.err);
+  return rd.out;
+}
+
+static const tm_snapshot_item dense[] = {
+    {.uid = 1}, {.uid = 1, .optimizer = 4, .slot = "momentum"}};
+
+static void a_dense_shard_costs_one_version_more(void **state) {
+  (void)state;
+  enum { N = 1 << 18 };
+  tm_store *s = store();
+  tm_err err = {0};
+  tm_snapshot *sn;
+  make(s, 1, mat(N, 1), 0);
+  assert_ok(add(s, 1, N, 1)); /* 1, momentum 1 */
+  int64_t one = N * (int64_t)sizeof(float), before = tm_mem_live();
+  assert_ok_err(tm_snapshot_take(s, dense, 2, &sn, &err), &err);
+  assert_true(tm_mem_live() - before < one / 2); /* by reference */
+  for (int i = 0; i < 5; i++) assert_ok(add(s, 1, N, 1));
+  assert_true(tm_mem_live() - before < 2 * one + one / 2); /* of both arrays */
+  float *x[2];
+  collect(sn, x, true);
+  assert_true(tm_mem_live() - before < one / 2);
+  for (int i = 0; i < N; i++) assert_true(x[0][i] == 1 && x[1][i] == 1);
+  for (int i = 0; i < 2; i++) free(x[i]);
+  tm_snapshot_free(sn);
+  assert_true(tm_mem_live() - before < one / 2);
+  tm_store_free(s);
+}
+
+static void versions_of_readers_stay_theirs_beside_a_snapshot(void **state) {
+  (void)state;
+  enum { N = 1000 };
+  tm_store *s = store();
+  tm_err err = {0};
+  tm_tensor *held[8];
+  int n = 0;
+  make(s, 1, mat(N, 1), 0);
+  float want[8], now = 0, moment = 0;
+  for (int turn = 0; turn < 8; turn++) {
+    tm_snapshot *sn = NULL;
+    if (turn % 2) {
+      assert_ok_err(tm_snapshot_take(s, dense, 1, &sn, &err), &err);
+      moment = now;
+    }
+    held[n] = read_dense(s, 1, N);
+    want[n++] = now;
+    for (int i = 0; i < 3; i++) {
+      assert_ok(add(s, 1, N, 0)); /* without momentum this adds nothing */
+      float one[N];
+      for (int k = 0; k < N; k++) one[k] = 1;
+      tm_ps_update up = {
+          .kind = TM_PS_ADD, .uid = 1, .value = {TM_F32, mat(N, 1), one}};
+      tm_ps_request rq = {.nup = 1, .up = &up};
+      assert_ok(tm_store_handle(s, &rq));
+      now += 1;
+    }
+    if (sn) {
+      float *x[1];
+      collect(sn, x, false);
+      for (int k = 0; k < N; k++) assert_true(x[0][k] == moment);
+      free(x[0]);
+      tm_snapshot_free(sn);
+    }
+  }
+  for (int i = 0; i < n; i++) {
+    for (int k = 0; k < N; k++) assert_true(((float *)held[i]->v.data)[k] == want[i]);
+    tm_tensor_unref(held[i]);
+  }
+  tm_store_free(s);
+}
+
+static void a_shard_may_become_a_table_or_go_meanwhile(void **state) {
+  (void)state;
+  enum { N = 1000 };
+  tm_store *s = store();
+  tm_err err = {0};
+  tm_snapshot *sn;
+  make(s, 1, mat(N, 1), 5);
+  make(s, 2, mat(N, 1), 6);
+  assert_ok_err(tm_snapshot_take(s, (const tm_snapshot_item[]){{.uid = 1}, {.uid = 2}},
+                                 2, &sn, &err),
+                &err);
+  int64_t id = 7;
+  float x = 1;
+  tm_ps_update up = {.kind = TM_PS_SCATTER_ADD,
+                     .uid = 1,
+                     .value = {TM_F32, mat(1, 1), &x},
+                     .ids = {TM_I64, tm_shape_of(1, (const int64_t[]){1}), &id}};
+  tm_ps_request rq = {.nup = 1, .up = &up};
+  assert_ok_err(tm_store_handle(s, &rq), &rq.err);
+  tm_store_drop(s, 2, 0);
+  float *got[2];
+  collect(sn, got, false);
+  for (int i = 0; i < N; i++) assert_true(got[0][i] == 5 && got[1][i] == 6);
+  for (int i = 0; i < 2; i++) free(got[i]);
+  tm_snapshot_free(sn);
+  tm_store_free(s);
+}
+
+/* --- errors --- */
+
+static void one_snapshot_at_a_time_and_only_of_what_is_there(void **state) {
+  (void)state;
+  tm_store *s = store();
+  tm_err err = {0};
+  tm_snapshot *sn, *other;
+  make(s, 1, mat(4, 1), 0);
+  assert_ok_err(tm_snapshot_take(s, dense, 2, &sn, &err), &err);
+  assert_false(tm_snapshot_part_at(sn, 1)->there);
+  assert_int_equal(tm_snapshot_take(s, dense, 2, &other, &err), TM_EEXISTS);
+  assert_null(other);
+  tm_snapshot_free(sn);
+  const tm_snapshot_item gone = {.uid = 77};
+  assert_int_equal(tm_snapshot_take(s, &gone, 1, &sn, &err), TM_ENOTFOUND);
+  assert_string_equal(err.task, "/job:ps/task:0");
+  assert_ok_err(tm_snapshot_take(s, dense, 1, &sn, &err), &err);
+  tm_snapshot_free(sn);
+  tm_store_free(s);
+}
+
+/* Whatever allocation fails: a clean status, no UPDATE lost, nothing left. */
+static void memory_may_run_out_anywhere(void **state) {
+  (void)state;
+  for (long k = 0; k < 400; k++) {
+    struct test_budget b = {k, true};
+    tm_mem_hook(test_flaky, &b);
+    int64_t before = tm_mem_live();
+    tm_store *s;
+    tm_snapshot *sn = NULL;
+    tm_err err = {0};
+    uint64_t seed = 5;
+    if (tm_store_new("/job:ps/task:0", &s) == TM_OK) {
+      bool ok = true;
+      for (uint64_t uid = 1; uid <= 3; uid++) {
+        tm_shape shape = uid == 3 ? tm_shape_scalar() : mat(300, 4);
+        tm_shard_spec sp = {
+            .uid = uid, .dtype = TM_F32, .shape = shape, .full_shape = shape};
+        strcpy(sp.init.kind, "zeros");
+        ok = tm_store_create(s, &sp, &err) == TM_OK && ok;
+      }
+      ok = ok && bump(s, 4, 300, &seed) == TM_OK;
+      if (ok && tm_snapshot_take(s, all, TM_COUNT(all), &sn, &err) == TM_OK) {
+        float *x[TM_COUNT(all)];
+        tm_status up = bump(s, 4, 300, &seed);
+        collect(sn, x, true);
+        tm_err_clear(&err);
+        tm_status st = tm_snapshot_status(sn, &err);
+        if (st == TM_OK && tm_snapshot_part_at(sn, 3)->there) check(x, 300, 4);
+        assert_true(st == TM_OK || st == TM_ENOMEM);
+        assert_true(up == TM_OK || up == TM_ENOMEM);
+        release(x);
+      }
+      tm_snapshot_free(sn);
+      tm_store_free(s);
+    }
+    tm_mem_hook(NULL, NULL);
+    assert_true(tm_mem_live() == before);
+    if (atomic_load(&b.left) > 0) return;
+  }
+  fail_msg("400 failures did not reach the end");
+}
+
+static void sums_of_parts_make_the_sum_of_the_whole(void **state) {
+  (void)state;
+  char x[5000];
+  for (size_t i = 0; i < sizeof x; i++) x[i] = (char)(i * 7 + i / 13);
+  for (size_t a = 0; a < sizeof x; a += 61)
+    for (size_t n = 0; a + n <= sizeof x; n += 499)
+      assert_int_equal(tm_crc32c_join(tm_crc32c(0, x, a), tm_crc32c(0, x + a, n), n),
+                       tm_crc32c(0, x, a + n));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sums_of_parts_make_the_sum_of_the_whole),
+      cmocka_unit_test(a_snapshot_is_of_one_moment_while_writers_go_on),
+      cmocka_unit_test(copies_put_away_before_their_turn_are_of_the_moment),
+      cmocka_unit_test(writers_wait_for_the_reader_when_copies_fill_their_room),
+      cmocka_unit_test(a_reader_that_stands_still_does_not_stop_training),
+      cmocka_unit_test(a_dense_shard_costs_one_version_more),
+      cmocka_unit_test(versions_of_readers_stay_theirs_beside_a_snapshot),
+      cmocka_unit_test(a_shard_may_become_a_table_or_go_meanwhile),
+      cmocka_unit_test(one_snapshot_at_a_time_and_only_of_what_is_there),
+      cmocka_unit_test(memory_may_run_out_anywhere),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
