@@ -92,8 +92,8 @@ static coord_worker *coord_pick(tm_coordinator *c) {
   return best;
 }
 
-/* The lowest unfinished closure: queues are in order. */
-static uint64_t coord_lowest(const tm_coordinator *c) {
+/* Queues are in order. */
+uint64_t coord_lowest(const tm_coordinator *c) {
   const coord_item *head = coord_queue_head(&c->queue);
   uint64_t low = head ? head->id : c->next_id;
   for (int32_t i = 0; i < c->nworker; i++) {
@@ -287,6 +287,7 @@ void coord_take_back(tm_coordinator *c, coord_worker *w) {
   tm_err err;
   bool poison = coord_is_poison(w, &err);
   c->running -= (int64_t)w->out.n;
+  if (w->out.tail && w->out.tail->id > c->half_upto) c->half_upto = w->out.tail->id;
   c->stats.retries += w->out.n;
   for (coord_item *it; (it = coord_queue_pop(&w->out));) coord_requeue(c, it);
   if (poison)

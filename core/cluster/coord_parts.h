@@ -5,6 +5,7 @@
  *   coord_dispatch.c   handing closures out, taking completions
  *   coord_workers.c    the life of a worker: lost, away, back, removed
  *   coord_resources.c  what lives on every worker
+ *   coord_barrier.c    moments without UPDATEs
  *
  * Threads: everything here is guarded by the coordinator's mu, which the functions
  *          below expect to be held unless they say otherwise.
@@ -51,6 +52,7 @@ typedef struct coord_worker {
   int64_t recall_ns; /* closures were recalled from it last */
   int64_t there_ns;  /* its link was attached */
   int64_t pause_ns;  /* before the next try to reach it */
+  uint64_t gated;    /* under gate_mu: the last number that it told */
   tm_worker_stats stats;
 } coord_worker;
 
@@ -88,6 +90,10 @@ struct tm_coordinator {
   uint64_t made;             /* resources so far */
   coord_resource *resource;  /* in order of making */
   int32_t nresource, max_resource;
+  uint64_t gate, barriers; /* the one whose gates are closed, or 0; so far */
+  uint64_t half_upto;      /* the highest closure that a lost worker had */
+  pthread_mutex_t gate_mu; /* may be taken while mu is held */
+  pthread_cond_t gated;
   tm_coordinator_options opt;
   tm_coordinator_stats stats;
 };
@@ -101,6 +107,8 @@ void coord_requeue(tm_coordinator *c, coord_item *it);
 /* Cancel what waits for w only: it is gone for good. */
 void coord_drop_own(tm_coordinator *c, coord_worker *w);
 bool coord_idle(const tm_coordinator *c); /* nothing queued, nothing out */
+/* The lowest unfinished closure. */
+uint64_t coord_lowest(const tm_coordinator *c);
 /* Hand out what fits. */
 void coord_dispatch(tm_coordinator *c);
 /* The first error is kept; what is queued is cancelled, what runs is stopped. */
@@ -131,6 +139,13 @@ tm_worker_link *coord_detach(tm_coordinator *c, coord_worker *w);
 void *coord_janitor(void *c); /* a thread; mu not held */
 /* End all keepers and wait for them. */
 void coord_end_keepers(tm_coordinator *c);
+
+/* --- coord_barrier.c --- */
+
+/* A link that comes during a barrier finds its gate closed. */
+void coord_gate_attach(tm_coordinator *c, coord_worker *w);
+/* Of links; mu may be held. */
+void coord_on_gated(void *ud, uint64_t number);
 
 /* --- coord_resources.c --- */
 

@@ -84,6 +84,7 @@ void coord_attach(coord_worker *w, tm_worker_link *link) {
   link->on_done = coord_on_done;
   link->on_down = coord_on_down;
   link->on_leave = coord_on_leave;
+  coord_gate_attach(w->owner, w);
 }
 
 tm_worker_link *coord_detach(tm_coordinator *c, coord_worker *w) {

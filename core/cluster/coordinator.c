@@ -33,6 +33,8 @@ static void coord_release(tm_coordinator *c) {
   pthread_mutex_destroy(&c->mu);
   pthread_cond_destroy(&c->changed);
   pthread_cond_destroy(&c->work);
+  pthread_mutex_destroy(&c->gate_mu);
+  pthread_cond_destroy(&c->gated);
   tm_free(c, sizeof *c);
 }
 
@@ -57,6 +59,8 @@ tm_status tm_coordinator_new(const tm_coordinator_options *opt,
   pthread_mutex_init(&c->mu, NULL);
   tm_cond_init_monotonic(&c->changed);
   tm_cond_init_monotonic(&c->work);
+  pthread_mutex_init(&c->gate_mu, NULL);
+  tm_cond_init_monotonic(&c->gated);
   c->opt = *opt;
   c->next_id = 1;
   coord_queue_init(&c->queue, (size_t)opt->queue_size);

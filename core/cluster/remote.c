@@ -113,6 +113,16 @@ static void remote_done(remote *r, tm_message *m) {
   if (s) tm_conn_close(r->conn, s, "the worker sent a malformed completion");
 }
 
+static void remote_gated(remote *r, tm_message *m) {
+  tm_unpacker u;
+  tm_unpack_init(&u, m->meta, m->f.meta_bytes);
+  uint64_t number = tm_unpack_uint(&u);
+  if (tm_unpack_end(&u, NULL))
+    tm_conn_close(r->conn, TM_EDATALOSS, "the worker sent a malformed answer");
+  else if (!r->down && r->link.on_gated)
+    r->link.on_gated(r->link.ud, number);
+}
+
 static void remote_message(void *ud, tm_conn *c, tm_message *m) {
   remote *r = tm_conn_user(c);
   tm_unpacker u;
@@ -124,6 +134,10 @@ static void remote_message(void *ud, tm_conn *c, tm_message *m) {
   }
   if (m->f.kind == TM_F_LEAVING) {
     remote_leaving(r, m);
+    return;
+  }
+  if (m->f.kind == TM_F_GATED) {
+    remote_gated(r, m);
     return;
   }
   tm_err_clear(&err);
@@ -272,6 +286,18 @@ static void remote_recall(tm_worker_link *l, int32_t keep) {
     tm_conn_close(r->conn, TM_ENOMEM, "no memory to recall");
 }
 
+/* A connection that is gone is told to on_down. */
+static void remote_gate(tm_worker_link *l, uint64_t number, bool closed) {
+  remote *r = (remote *)l;
+  tm_letter letter;
+  tm_letter_init(&letter);
+  tm_pack_array(&letter.w, 2);
+  tm_pack_uint(&letter.w, number);
+  tm_pack_bool(&letter.w, closed);
+  if (tm_letter_send(&letter, r->conn, TM_F_GATE, 0) == TM_ENOMEM)
+    tm_conn_close(r->conn, TM_ENOMEM, "no memory to close the gate");
+}
+
 static void remote_close(tm_worker_link *l) {
   remote *r = (remote *)l;
   pthread_mutex_lock(&r->mu);
@@ -357,6 +383,7 @@ tm_status tm_remote_worker(const tm_remote_options *opt, tm_worker_link **out,
                              .drop = remote_drop,
                              .cancel = remote_cancel,
                              .recall = remote_recall,
+                             .gate = remote_gate,
                              .close = remote_close};
   r->board = opt->board;
   r->self = opt->self;

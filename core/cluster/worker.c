@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cluster/gate.h"
 #include "cluster/locals.h"
 #include "cluster/programs.h"
 
@@ -57,6 +58,7 @@ typedef struct worker {
   pthread_t thread;
   pthread_mutex_t mu;
   pthread_cond_t more;
+  tm_gate gate;
   bool stop;             /* guarded by mu */
   uint64_t running;      /* guarded by mu: id of the closure that runs, 0 = none */
   uint64_t cancel_upto;  /* guarded by mu */
@@ -307,6 +309,22 @@ static void worker_count(tm_vars_counters *to, const tm_vars_counters *before,
   }
 }
 
+/* --- the gate: whatever has UPDATEs passes it --- */
+
+static void worker_leave_gate(worker *w) {
+  uint64_t number = tm_gate_leave(&w->gate);
+  if (number && w->link.on_gated) w->link.on_gated(w->link.ud, number);
+}
+
+/* An exchange that is waited for. */
+static tm_status worker_send(worker *w, const tm_update *up, int32_t nup, tm_read *rd,
+                             int32_t nrd, tm_err *err) {
+  if (nup) tm_gate_enter(&w->gate);
+  tm_status s = w->vars->state.exchange(&w->vars->state, up, nup, rd, nrd, err);
+  if (nup) worker_leave_gate(w);
+  return s;
+}
+
 /* Levels after the READ of level 0 is in.  TM_OK: r->up are its last UPDATEs. */
 static tm_status worker_levels(worker *w, worker_run *r, tm_err *err) {
   bool done = false;
@@ -317,7 +335,7 @@ static tm_status worker_levels(worker *w, worker_run *r, tm_err *err) {
     int32_t nrd;
     TM_TRY(tm_step_reads(r->step, &rd, &nrd, err));
     if (nrd == 0 && r->nup == 0) continue;
-    TM_TRY(w->vars->state.exchange(&w->vars->state, r->up, r->nup, rd, nrd, err));
+    TM_TRY(worker_send(w, r->up, r->nup, rd, nrd, err));
     r->nup = 0;
   }
 }
@@ -354,8 +372,7 @@ static void worker_turn_back(worker *w, worker_run *pend, worker_run *next) {
   if (pend) {
     tm_vars_counters before = w->vars->count;
     worker_token(w, pend);
-    tm_status s =
-        w->vars->state.exchange(&w->vars->state, pend->up, pend->nup, NULL, 0, &err);
+    tm_status s = worker_send(w, pend->up, pend->nup, NULL, 0, &err);
     worker_count(&pend->count, &before, &w->vars->count, true, false);
     worker_complete(w, pend, s, &err);
   }
@@ -413,8 +430,8 @@ static void worker_exchange_apart(worker *w, worker_run *pend, worker_parts *p) 
 }
 
 /* UPDATE(pend) and READ(next) in one exchange; *ahead is fetched meanwhile. */
-static void worker_exchange(worker *w, worker_run *pend, worker_run *next,
-                            worker_run **ahead, worker_parts *p) {
+static void worker_exchange_both(worker *w, worker_run *pend, worker_run *next,
+                                 worker_run **ahead, worker_parts *p) {
   worker_gather(pend, next, p);
   bool any = p->nup + p->nrd > 0;
   tm_status sent = TM_OK;
@@ -436,6 +453,13 @@ static void worker_exchange(worker *w, worker_run *pend, worker_run *next,
   }
   tm_status up, rd;
   if (tm_vars_wait(w->vars, &up, &rd, &p->up_err)) worker_parts_fail(p, up, rd);
+}
+
+static void worker_exchange(worker *w, worker_run *pend, worker_run *next,
+                            worker_run **ahead, worker_parts *p) {
+  if (pend) tm_gate_enter(&w->gate);
+  worker_exchange_both(w, pend, next, ahead, p);
+  if (pend) worker_leave_gate(w);
 }
 
 static void worker_turn(worker *w, worker_run **pend_at, worker_run **next_at) {
@@ -601,12 +625,19 @@ static void worker_free(worker *w) {
   tm_locals_free(w->locals);
   pthread_mutex_destroy(&w->mu);
   pthread_cond_destroy(&w->more);
+  tm_gate_release(&w->gate);
   tm_free(w->ring, WORKER_QUEUE * sizeof *w->ring);
   tm_free(w, sizeof *w);
 }
 
+static void worker_gate(tm_worker_link *l, uint64_t number, bool closed) {
+  worker *w = (worker *)l;
+  if (tm_gate_set(&w->gate, number, closed) && l->on_gated) l->on_gated(l->ud, number);
+}
+
 static void worker_close(tm_worker_link *l) {
   worker *w = (worker *)l;
+  tm_gate_end(&w->gate);
   pthread_mutex_lock(&w->mu);
   w->stop = true;
   w->cancel_upto = UINT64_MAX;
@@ -640,12 +671,14 @@ tm_status tm_worker_local(const tm_worker_options *opt, tm_vars *vars,
                              .drop = worker_drop,
                              .cancel = worker_cancel,
                              .recall = worker_recall,
+                             .gate = worker_gate,
                              .close = worker_close};
   snprintf(w->link.task, sizeof w->link.task, "/job:worker/task:%d", opt->index);
   if (tm_locals_new(vars, w->link.task, &w->locals)) goto fail;
   w->env = (tm_run_env){opt->seed, 0, opt->index, &w->cancel, opt->threads};
   pthread_mutex_init(&w->mu, NULL);
   pthread_cond_init(&w->more, NULL);
+  tm_gate_init(&w->gate);
   w->vars = vars;
   w->resources = resources;
   vars->resources = resources;

@@ -77,7 +77,7 @@ struct tm_worker_link {
    * called beside the other functions; NULL: not possible. */
   void (*recall)(tm_worker_link *l, int32_t keep);
   /* closed: no UPDATE starts until the gate is opened; on_gated(number) is called once
-   * none is under way.  READs pass. */
+   * none is under way, perhaps from here.  READs pass, unless they ride with one. */
   void (*gate)(tm_worker_link *l, uint64_t number, bool closed);
   void (*close)(tm_worker_link *l); /* stops, joins, frees; on_down is not called */
 };

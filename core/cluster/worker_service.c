@@ -84,6 +84,16 @@ void tm_worker_service_free(tm_worker_service *s) {
 
 /* --- to the chief --- */
 
+/* Any thread. */
+static void wsession_gated(void *ud, uint64_t number) {
+  wsession *w = ud;
+  tm_letter l;
+  tm_letter_init(&l);
+  tm_pack_uint(&l.w, number);
+  tm_status s = tm_letter_send(&l, w->conn, TM_F_GATED, 0);
+  if (s == TM_ENOMEM) tm_conn_close(w->conn, s, "no memory for an answer");
+}
+
 /* This worker can go on no more: the chief is told why. */
 static void wsession_down(void *ud, const tm_err *why) {
   wsession *w = ud;
@@ -194,6 +204,7 @@ static tm_status wsession_make(wsession *w, tm_worker_link **link, tm_err *err) 
   (*link)->ud = w;
   (*link)->on_done = wsession_done;
   (*link)->on_down = wsession_down;
+  (*link)->on_gated = wsession_gated;
   return TM_OK;
 }
 
@@ -452,6 +463,17 @@ static tm_status wsession_number(wsession *w, tm_message *m, tm_err *err) {
   return TM_OK;
 }
 
+static tm_status wsession_gate(wsession *w, tm_message *m, tm_err *err) {
+  tm_unpacker r;
+  tm_unpack_init(&r, m->meta, m->f.meta_bytes);
+  tm_unpack_array(&r, 2, 2);
+  uint64_t number = tm_unpack_uint(&r);
+  bool closed = tm_unpack_bool(&r);
+  TM_TRY(tm_unpack_end(&r, err));
+  w->link->gate(w->link, number, closed);
+  return TM_OK;
+}
+
 static tm_status wsession_message(wsession *w, tm_message *m, tm_err *err) {
   pthread_mutex_lock(&w->mu);
   bool ready = w->link != NULL;
@@ -469,6 +491,8 @@ static tm_status wsession_message(wsession *w, tm_message *m, tm_err *err) {
       return wsession_resource(w, m, err);
     case TM_F_CLOSURES:
       return wsession_closures(w, m, err);
+    case TM_F_GATE:
+      return wsession_gate(w, m, err);
     default:
       return wsession_number(w, m, err);
   }
@@ -480,7 +504,7 @@ bool tm_worker_service_message(tm_worker_service *s, tm_conn *c, tm_message *m) 
   wsession *w = tm_conn_user(c);
   tm_frame_kind kind = (tm_frame_kind)m->f.kind;
   bool ours = (kind >= TM_F_START && kind <= TM_F_CANCEL) || kind == TM_F_RECALL ||
-              kind == TM_F_RESOURCE;
+              kind == TM_F_RESOURCE || kind == TM_F_GATE;
   if (!ours) return false;
   tm_err_clear(&err);
   if (m->f.kind == TM_F_START)

@@ -1,0 +1,129 @@
+#include <string.h>
+
+#include "base/clock.h"
+#include "cluster/coord_parts.h"
+
+/*
+ * Design.  The gates of all workers are closed; each says when no UPDATE of its own is
+ * under way, at once or from its thread.  A worker that comes meanwhile finds its gate
+ * closed.
+ *
+ * An UPDATE is in on all ps or on none only if nobody died between two ps.  What a lost
+ * worker had is run again with the same tokens, which completes it; so a moment counts
+ * only when every ps refuses the lost ones and what they had is finished.
+ *
+ * Invariants:
+ *   (1) `gate` is the number of the barrier whose gates are closed, 0 while there is
+ *       none; it is changed under mu.
+ *   (2) `gated` of a worker is the last number that it told; under gate_mu, which may
+ * be taken while mu is held, because a link may tell from inside of gate(). (3)
+ * half_upto is the highest closure that a lost worker had.
+ */
+#define BARRIER_LOOK_NS 2000000 /* how soon losses are noticed */
+
+void coord_on_gated(void *ud, uint64_t number) {
+  coord_worker *w = ud;
+  tm_coordinator *c = w->owner;
+  pthread_mutex_lock(&c->gate_mu);
+  w->gated = number;
+  pthread_cond_broadcast(&c->gated);
+  pthread_mutex_unlock(&c->gate_mu);
+}
+
+void coord_gate_attach(tm_coordinator *c, coord_worker *w) {
+  w->link->on_gated = coord_on_gated;
+  if (c->gate && w->link->gate) w->link->gate(w->link, c->gate, true);
+}
+
+static bool barrier_told(tm_coordinator *c, coord_worker *w) {
+  pthread_mutex_lock(&c->gate_mu);
+  bool told = w->gated == c->gate;
+  pthread_mutex_unlock(&c->gate_mu);
+  return told;
+}
+
+/* Could a lost worker have left an UPDATE half in? */
+static bool barrier_whole(tm_coordinator *c) {
+  for (int32_t i = 0; i < c->nworker; i++)
+    if (c->worker[i]->state == COORD_LOST || c->worker[i]->unrefused) return false;
+  return coord_lowest(c) > c->half_upto;
+}
+
+static bool barrier_all_told(tm_coordinator *c) {
+  for (int32_t i = 0; i < c->nworker; i++) {
+    coord_worker *w = c->worker[i];
+    if (w->state == COORD_READY && w->link->gate && !barrier_told(c, w)) return false;
+  }
+  return true;
+}
+
+static void barrier_set(tm_coordinator *c, uint64_t number, bool closed) {
+  c->gate = closed ? number : 0;
+  for (int32_t i = 0; i < c->nworker; i++) {
+    coord_worker *w = c->worker[i];
+    if (w->state == COORD_READY && w->link->gate)
+      w->link->gate(w->link, number, closed);
+  }
+}
+
+/* A turn of waiting, without mu. */
+static void barrier_pause(tm_coordinator *c, int64_t deadline) {
+  int64_t until = tm_now_ns() + BARRIER_LOOK_NS;
+  pthread_mutex_unlock(&c->mu);
+  pthread_mutex_lock(&c->gate_mu);
+  tm_status s = tm_cond_wait_until(&c->gated, &c->gate_mu,
+                                   until < deadline ? until : deadline, NULL);
+  (void)s; /* whoever waits looks again either way */
+  pthread_mutex_unlock(&c->gate_mu);
+  pthread_mutex_lock(&c->mu);
+}
+
+static tm_status barrier_late(tm_coordinator *c, tm_err *err) {
+  for (int32_t i = 0; i < c->nworker; i++) {
+    coord_worker *w = c->worker[i];
+    if (w->state != COORD_READY || !w->link->gate || barrier_told(c, w)) continue;
+    if (err) memcpy(err->task, w->task, sizeof err->task);
+    return tm_fail(err, TM_ETIMEOUT, "%s did not finish its update in time", w->task);
+  }
+  return tm_fail(err, TM_ETIMEOUT,
+                 "what a lost worker was doing was not finished in time");
+}
+
+/* Close the gates and wait; mu is held, gates stay closed on success. */
+static tm_status barrier_close(tm_coordinator *c, int64_t deadline, tm_err *err) {
+  for (;;) {
+    while (!c->lost && !barrier_whole(c) && tm_now_ns() < deadline)
+      barrier_pause(c, deadline);
+    uint64_t number = ++c->barriers;
+    if (!c->lost && barrier_whole(c)) barrier_set(c, number, true);
+    while (c->gate && !c->lost && barrier_whole(c) && !barrier_all_told(c) &&
+           tm_now_ns() < deadline)
+      barrier_pause(c, deadline);
+    if (c->gate && !c->lost && barrier_whole(c) && barrier_all_told(c)) return TM_OK;
+    tm_status s = TM_OK;
+    if (c->lost) {
+      s = c->lost_why.code;
+      if (err) *err = c->lost_why;
+    } else if (tm_now_ns() >= deadline) {
+      s = barrier_late(c, err);
+    }
+    if (c->gate) barrier_set(c, number, false);
+    if (s) return s;
+  }
+}
+
+tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_ns,
+                                 tm_status (*fn)(void *ud, tm_err *err), void *ud,
+                                 tm_err *err) {
+  pthread_mutex_lock(&c->mu);
+  tm_status s = barrier_close(c, tm_now_ns() + timeout_ns, err);
+  if (s == TM_OK) {
+    uint64_t number = c->gate;
+    pthread_mutex_unlock(&c->mu);
+    s = fn(ud, err);
+    pthread_mutex_lock(&c->mu);
+    barrier_set(c, number, false);
+  }
+  pthread_mutex_unlock(&c->mu);
+  return s;
+}
