@@ -47,7 +47,7 @@ static int system_exchange(const char *a, const char *b) {
 }
 
 static const tm_file_ops file_system = {system_open,     write, fsync,  close, rename,
-                                        system_exchange, mkdir, unlink, rmdir};
+                                        system_exchange, mkdir, unlink, rmdir, pwrite};
 static const tm_file_ops *file_ops = &file_system;
 
 void tm_file_hook(const tm_file_ops *ops) { file_ops = ops ? ops : &file_system; }
@@ -174,6 +174,26 @@ tm_status tm_sink_put(tm_sink *f, const void *p, size_t n, tm_err *err) {
     at += done;
     n -= (size_t)done;
   }
+  return TM_OK;
+}
+
+tm_status tm_sink_put_at(tm_sink *f, const void *p, size_t n, uint64_t at,
+                         tm_err *err) {
+  for (size_t done = 0; done < n;) {
+    ssize_t w =
+        file_ops->pwrite(f->fd, (const char *)p + done, n - done, (off_t)(at + done));
+    if (w < 0 && errno == EINTR) continue;
+    if (w < 0) return tm_file_fail(err, errno, "write", f->path);
+    done += (size_t)w;
+  }
+  return TM_OK;
+}
+
+tm_status tm_sink_skip(tm_sink *f, uint64_t n, uint32_t crc, tm_err *err) {
+  f->crc = tm_crc32c_join(f->crc, crc, n);
+  f->size += n;
+  if (lseek(f->fd, (off_t)f->size, SEEK_SET) < 0)
+    return tm_file_fail(err, errno, "seek", f->path);
   return TM_OK;
 }
 

@@ -38,6 +38,7 @@ typedef struct tm_file_ops {
   int (*mkdir)(const char *path, mode_t mode);
   int (*unlink)(const char *path);
   int (*rmdir)(const char *path);
+  ssize_t (*pwrite)(int fd, const void *p, size_t n, off_t at);
 } tm_file_ops;
 
 /* Install a table; NULL restores the system's. */
@@ -69,6 +70,11 @@ typedef struct tm_sink {
 /* Creates the file; one that is there is emptied. */
 TM_CHECKED tm_status tm_sink_open(tm_sink *f, const char *path, tm_err *err);
 TM_CHECKED tm_status tm_sink_put(tm_sink *f, const void *p, size_t n, tm_err *err);
+/* n bytes that do not follow what was put, at a place behind it; neither size nor crc
+ * know of them until tm_sink_skip, which passes over n such bytes with their crc. */
+TM_CHECKED tm_status tm_sink_put_at(tm_sink *f, const void *p, size_t n, uint64_t at,
+                                    tm_err *err);
+TM_CHECKED tm_status tm_sink_skip(tm_sink *f, uint64_t n, uint32_t crc, tm_err *err);
 /* Make it durable and close it. */
 TM_CHECKED tm_status tm_sink_close(tm_sink *f, tm_err *err);
 void tm_sink_abort(tm_sink *f); /* close only; twice is harmless */

@@ -29,7 +29,11 @@
  *   (3) `hold` is the lock on the directory `temp`, -1 where there are no locks.
  *   (4) After a failure the writer only may be freed: `status` keeps the first one.
  */
-enum { WRITER_BATCH = 4096, WRITER_MAX_NAME = 2048, WRITER_MAX_TENSORS = 1000000 };
+enum {
+  WRITER_BATCH = 4096,
+  WRITER_MAX_NAME = TM_CKPT_MAX_NAME,
+  WRITER_MAX_TENSORS = 1000000
+};
 
 typedef struct writer_piece {
   char *name; /* of the entry in the file */
@@ -149,11 +153,16 @@ static tm_status writer_note_file(tm_ckpt_writer *w, const char *name, const tm_
   return o && json_array_append_new(w->files, o) == 0 ? TM_OK : writer_nomem(err);
 }
 
+static void writer_file_name(const tm_ckpt_writer *w, char name[TM_CKPT_FILE_NAME]) {
+  snprintf(name, TM_CKPT_FILE_NAME, "data-%05zu.safetensors",
+           json_array_size(w->files));
+}
+
 static tm_status writer_flush(tm_ckpt_writer *w, tm_err *err) {
-  char name[40], path[TM_PATH_MAX];
+  char name[TM_CKPT_FILE_NAME], path[TM_PATH_MAX];
   tm_sink f;
   if (w->npiece == 0) return TM_OK;
-  snprintf(name, sizeof name, "data-%05zu.safetensors", json_array_size(w->files));
+  writer_file_name(w, name);
   TM_TRY(tm_path_join(path, w->temp, name, err));
   TM_TRY(tm_sink_open(&f, path, err));
   tm_status s = writer_header(w, &f, err);
@@ -201,16 +210,18 @@ static tm_status writer_tensor(tm_ckpt_writer *w, const char *name,
 
 static int64_t shape_rows(const tm_shape *s) { return s->rank ? s->dim[0] : 1; }
 
+/* Do `rows` rows from `first` on, with the sizes of `piece`, follow what came? */
 static tm_status writer_fits(tm_ckpt_writer *w, const char *name, const tm_shape *shape,
-                             int64_t first, const tm_view *v, tm_err *err) {
+                             int64_t first, tm_dtype dtype, const tm_shape *piece,
+                             tm_err *err) {
   if (!w->shards) {
-    TM_TRY(writer_tensor(w, name, shape, v->dtype, err));
+    TM_TRY(writer_tensor(w, name, shape, dtype, err));
   }
   tm_shape want = w->shape;
-  if (want.rank) want.dim[0] = v->shape.rank ? v->shape.dim[0] : -1;
+  if (want.rank) want.dim[0] = piece->rank ? piece->dim[0] : -1;
   if (strcmp(name, w->name) != 0 || !tm_shape_equal(shape, &w->shape) ||
-      v->dtype != w->dtype || !tm_shape_equal(&want, &v->shape) || first != w->rows ||
-      shape_rows(&v->shape) > shape_rows(&w->shape) - first)
+      dtype != w->dtype || !tm_shape_equal(&want, piece) || first != w->rows ||
+      shape_rows(piece) > shape_rows(&w->shape) - first)
     return tm_fail(
         err, TM_EINVAL,
         "a piece of \"%.150s\" does not follow what came before: pieces of a "
@@ -219,26 +230,36 @@ static tm_status writer_fits(tm_ckpt_writer *w, const char *name, const tm_shape
   return TM_OK;
 }
 
+void tm_ckpt_entry(char out[TM_CKPT_ENTRY_NAME], const char *name,
+                   const tm_shape *shape, int64_t first, int64_t rows) {
+  if (rows == shape_rows(shape))
+    snprintf(out, TM_CKPT_ENTRY_NAME, "%.*s", TM_CKPT_MAX_NAME - 1, name);
+  else
+    snprintf(out, TM_CKPT_ENTRY_NAME, "%.*s@%" PRId64, TM_CKPT_MAX_NAME - 1, name,
+             first);
+}
+
+/* Rows of the open tensor are in a file. */
+static tm_status writer_shard(tm_ckpt_writer *w, size_t file, const char *entry,
+                              int64_t first, int64_t rows, tm_err *err) {
+  json_t *o = json_pack("{s:I, s:s, s:I, s:I}", "file", (json_int_t)file, "entry",
+                        entry, "first", (json_int_t)first, "rows", (json_int_t)rows);
+  if (!o || json_array_append_new(w->shards, o)) return writer_nomem(err);
+  w->rows += rows;
+  if (w->rows == shape_rows(&w->shape)) w->shards = NULL;
+  return TM_OK;
+}
+
 /* Note the piece in the index and keep it until flush. */
 static tm_status writer_keep(tm_ckpt_writer *w, int64_t first, int64_t rows,
                              tm_tensor *t, tm_err *err) {
-  char entry[WRITER_MAX_NAME + 32];
-  bool whole = rows == shape_rows(&w->shape);
-  if (whole)
-    snprintf(entry, sizeof entry, "%s", w->name);
-  else
-    snprintf(entry, sizeof entry, "%s@%" PRId64, w->name, first);
-  json_t *o =
-      json_pack("{s:I, s:s, s:I, s:I}", "file", (json_int_t)json_array_size(w->files),
-                "entry", entry, "first", (json_int_t)first, "rows", (json_int_t)rows);
-  if (!o || json_array_append_new(w->shards, o)) return writer_nomem(err);
+  char entry[TM_CKPT_ENTRY_NAME];
+  tm_ckpt_entry(entry, w->name, &w->shape, first, rows);
   w->piece[w->npiece].name = tm_strdup(entry);
   if (!w->piece[w->npiece].name) return writer_nomem(err);
   w->piece[w->npiece++].t = tm_tensor_ref(t);
   w->pending += tm_view_bytes(&t->v);
-  w->rows += rows;
-  if (w->rows == shape_rows(&w->shape)) w->shards = NULL;
-  return TM_OK;
+  return writer_shard(w, json_array_size(w->files), entry, first, rows, err);
 }
 
 static tm_status writer_open(const tm_ckpt_writer *w, tm_err *err) {
@@ -256,7 +277,7 @@ static tm_status writer_strings(tm_ckpt_writer *w, const char *name,
   tm_buf b = TM_BUF_INIT(SIZE_MAX / 4);
   if (first || !tm_shape_equal(shape, &t->v.shape))
     return tm_fail(err, TM_EINVAL, "\"%.200s\": strings are saved whole", name);
-  TM_TRY(writer_fits(w, name, shape, first, &t->v, err));
+  TM_TRY(writer_fits(w, name, shape, first, t->v.dtype, &t->v.shape, err));
   tm_status s = tm_payload_put(&b, &t->v) ? writer_nomem(err) : TM_OK;
   tm_shape list = tm_shape_of(1, (int64_t[]){(int64_t)b.len});
   if (s == TM_OK) s = tm_tensor_new(TM_U8, &list, &bytes, err);
@@ -272,7 +293,7 @@ static tm_status writer_strings(tm_ckpt_writer *w, const char *name,
 static tm_status writer_put(tm_ckpt_writer *w, const char *name, const tm_shape *shape,
                             int64_t first, tm_tensor *t, tm_err *err) {
   if (t->v.dtype == TM_STRING) return writer_strings(w, name, shape, first, t, err);
-  TM_TRY(writer_fits(w, name, shape, first, &t->v, err));
+  TM_TRY(writer_fits(w, name, shape, first, t->v.dtype, &t->v.shape, err));
   uint64_t bytes = tm_view_bytes(&t->v);
   if (w->npiece == WRITER_BATCH || w->pending + bytes > TM_CKPT_BATCH_BYTES)
     TM_TRY(writer_flush(w, err));
@@ -283,6 +304,52 @@ tm_status tm_ckpt_put(tm_ckpt_writer *w, const char *name, const tm_shape *shape
                       int64_t first, tm_tensor *t, tm_err *err) {
   TM_TRY(writer_open(w, err));
   w->status = writer_put(w, name, shape, first, t, err);
+  return w->status;
+}
+
+/* --- files of others --- */
+
+const char *tm_ckpt_directory(const tm_ckpt_writer *w) { return w->temp; }
+
+static tm_status writer_reserve(tm_ckpt_writer *w, char name[TM_CKPT_FILE_NAME],
+                                size_t *file, tm_err *err) {
+  TM_TRY(writer_flush(w, err)); /* what is kept counts on its number */
+  *file = json_array_size(w->files);
+  writer_file_name(w, name);
+  json_t *o = json_pack("{s:s}", "name", name);
+  return o && json_array_append_new(w->files, o) == 0 ? TM_OK : writer_nomem(err);
+}
+
+tm_status tm_ckpt_reserve(tm_ckpt_writer *w, char name[TM_CKPT_FILE_NAME], size_t *file,
+                          tm_err *err) {
+  TM_TRY(writer_open(w, err));
+  w->status = writer_reserve(w, name, file, err);
+  return w->status;
+}
+
+tm_status tm_ckpt_filled(tm_ckpt_writer *w, size_t file, uint64_t size, uint32_t crc,
+                         tm_err *err) {
+  char text[9];
+  TM_TRY(writer_open(w, err));
+  snprintf(text, sizeof text, "%08" PRIx32, crc);
+  json_t *o = json_array_get(w->files, file);
+  if (!o || !writer_member(o, "size", json_integer((json_int_t)size)) ||
+      !writer_member(o, "crc32c", json_string(text)))
+    w->status = writer_nomem(err);
+  return w->status;
+}
+
+tm_status tm_ckpt_note(tm_ckpt_writer *w, const char *name, const tm_shape *shape,
+                       tm_dtype dtype, int64_t first, int64_t rows, size_t file,
+                       tm_err *err) {
+  char entry[TM_CKPT_ENTRY_NAME];
+  tm_shape piece = *shape;
+  if (piece.rank) piece.dim[0] = rows;
+  TM_TRY(writer_open(w, err));
+  w->status = writer_fits(w, name, shape, first, dtype, &piece, err);
+  if (w->status) return w->status;
+  tm_ckpt_entry(entry, name, shape, first, rows);
+  w->status = writer_shard(w, file, entry, first, rows, err);
   return w->status;
 }
 

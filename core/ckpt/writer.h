@@ -35,7 +35,13 @@
 #include "base/status.h"
 #include "tensor/tensor.h"
 
-enum { TM_CKPT_BATCH_BYTES = 32 << 20, TM_CKPT_VERSION = 1 };
+enum {
+  TM_CKPT_BATCH_BYTES = 32 << 20,
+  TM_CKPT_VERSION = 1,
+  TM_CKPT_FILE_NAME = 40,
+  TM_CKPT_MAX_NAME = 2048,
+  TM_CKPT_ENTRY_NAME = TM_CKPT_MAX_NAME + 32
+};
 #define TM_CKPT_INDEX "checkpoint.json"
 
 typedef struct tm_ckpt_writer tm_ckpt_writer;
@@ -56,6 +62,21 @@ TM_CHECKED tm_status tm_ckpt_value_bool(tm_ckpt_writer *w, const char *name, boo
 /* Any bytes. */
 TM_CHECKED tm_status tm_ckpt_value_str(tm_ckpt_writer *w, const char *name,
                                        const char *p, size_t n, tm_err *err);
+/* A data file that somebody else writes into the directory: its name there, under which
+ * it is to be found when the checkpoint is committed.  filled() says what came of it.
+ */
+TM_CHECKED tm_status tm_ckpt_reserve(tm_ckpt_writer *w, char name[TM_CKPT_FILE_NAME],
+                                     size_t *file, tm_err *err);
+TM_CHECKED tm_status tm_ckpt_filled(tm_ckpt_writer *w, size_t file, uint64_t size,
+                                    uint32_t crc, tm_err *err);
+/* As put, for rows that are in a reserved file, as the entry tm_ckpt_entry. */
+TM_CHECKED tm_status tm_ckpt_note(tm_ckpt_writer *w, const char *name,
+                                  const tm_shape *shape, tm_dtype dtype, int64_t first,
+                                  int64_t rows, size_t file, tm_err *err);
+void tm_ckpt_entry(char out[TM_CKPT_ENTRY_NAME], const char *name,
+                   const tm_shape *shape, int64_t first, int64_t rows);
+/* The directory while it is written. */
+const char *tm_ckpt_directory(const tm_ckpt_writer *w);
 /* Write the rest and give the directory its name; one of that name is replaced.  The
  * writer takes nothing afterwards. */
 TM_CHECKED tm_status tm_ckpt_commit(tm_ckpt_writer *w, tm_err *err);

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cluster/ps_saver.h"
 
 static tm_status lane_put(void *ud, const tm_ps_place *p, const tm_view *rows,
                           tm_err *err) {
@@ -13,7 +14,9 @@ tm_status tm_ps_lane_new(const char *task, int32_t index, uint64_t run,
   *out = NULL;
   tm_ps_lane *l = tm_calloc(1, sizeof *l);
   if (!l) return TM_ENOMEM;
-  if (tm_store_new(task, &l->store) || tm_ps_loader_new(lane_put, l, &l->loader)) {
+  if (tm_store_new(task, &l->store) || tm_ps_loader_new(lane_put, l, &l->loader) ||
+      tm_ps_saver_new(&l->saver)) {
+    tm_ps_loader_free(l->loader);
     tm_store_free(l->store);
     tm_free(l, sizeof *l);
     return TM_ENOMEM;
@@ -35,6 +38,7 @@ tm_ps_lane *tm_ps_lane_ref(tm_ps_lane *l) {
 void tm_ps_lane_unref(tm_ps_lane *l) {
   if (!l || atomic_fetch_sub(&l->refs, 1) != 1) return;
   tm_ps_loader_free(l->loader);
+  tm_ps_saver_free(l->saver);
   tm_store_free(l->store);
   pthread_mutex_destroy(&l->order);
   tm_free(l, sizeof *l);

@@ -27,6 +27,7 @@ typedef struct tm_ps_lane {
   uint64_t run; /* of what it holds: another one knows nothing of what was before */
   tm_store *store;
   tm_ps_loader *loader;
+  struct tm_ps_saver *saver;
   pthread_mutex_t order;
 } tm_ps_lane;
 

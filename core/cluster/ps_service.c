@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "cluster/ps_lane.h"
+#include "cluster/ps_saver.h"
 #include "cluster/ps_wire.h"
 
 /*
@@ -55,7 +56,10 @@ tm_status tm_ps_service_new(const char *task, tm_ps_service **out) {
 
 void tm_ps_service_free(tm_ps_service *s) {
   if (!s) return;
-  for (int i = 0; i < SERVICE_LANES; i++) tm_ps_lane_unref(s->lane[i]);
+  for (int i = 0; i < SERVICE_LANES; i++) {
+    if (s->lane[i]) tm_ps_saver_stop(s->lane[i]->saver);
+    tm_ps_lane_unref(s->lane[i]);
+  }
   pthread_rwlock_destroy(&s->lock);
   tm_free(s, sizeof *s);
 }
@@ -68,8 +72,18 @@ tm_status tm_ps_service_reset(tm_ps_service *s, int32_t lane) {
   memset(s->lane, 0, sizeof s->lane);
   s->lane[0] = fresh;
   pthread_rwlock_unlock(&s->lock);
-  for (int i = 0; i < SERVICE_LANES; i++) tm_ps_lane_unref(old[i]);
+  for (int i = 0; i < SERVICE_LANES; i++) {
+    if (old[i]) tm_ps_saver_give_up(old[i]->saver);
+    tm_ps_lane_unref(old[i]);
+  }
   return TM_OK;
+}
+
+void tm_ps_service_closed(tm_ps_service *s, tm_conn *c) {
+  pthread_rwlock_rdlock(&s->lock);
+  for (int i = 0; i < SERVICE_LANES; i++)
+    if (s->lane[i]) tm_ps_saver_closed(s->lane[i]->saver, c);
+  pthread_rwlock_unlock(&s->lock);
 }
 
 /* NULL: it is not here (lock held). */
@@ -263,6 +277,11 @@ static tm_status service_ask(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_err *e
       return service_refuse(l, m, err);
     case TM_F_PS_STATS:
       return service_stats(l, c, m->f.id);
+    case TM_F_PS_SNAPSHOT:
+    case TM_F_PS_SAVE:
+    case TM_F_PS_SNAPSHOT_READ:
+    case TM_F_PS_RELEASE:
+      return tm_ps_saver_message(l->saver, l, c, m, err);
     default:
       return tm_ps_loader_message(l->loader, c, m, err);
   }
@@ -285,7 +304,8 @@ static tm_status service_message(tm_ps_service *s, tm_conn *c, tm_message *m,
 
 static bool service_knows(uint16_t kind) {
   return (kind >= TM_F_PS_REQUEST && kind <= TM_F_PS_STATS && kind != TM_F_PS_REPLY) ||
-         kind == TM_F_PS_LOAD;
+         kind == TM_F_PS_LOAD || kind == TM_F_PS_SNAPSHOT || kind == TM_F_PS_SAVE ||
+         kind == TM_F_PS_SNAPSHOT_READ || kind == TM_F_PS_RELEASE;
 }
 
 bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m) {

@@ -20,6 +20,7 @@ void tm_ps_service_free(tm_ps_service *s); /* s may be NULL */
 /* A new chief begins: the shards and tokens of the last one go.  lane: the one that is
  * served from now on, -1: none until a LANE says so. */
 TM_CHECKED tm_status tm_ps_service_reset(tm_ps_service *s, int32_t lane);
+void tm_ps_service_closed(tm_ps_service *s, tm_conn *c);
 /* False: not a kind of a ps. */
 bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m);
 

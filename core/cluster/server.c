@@ -220,6 +220,7 @@ static void server_closed(void *ud, tm_conn *c, const tm_err *why) {
   tm_server *s = ud;
   (void)why;
   if (s->worker) tm_worker_service_closed(s->worker, c);
+  if (s->ps) tm_ps_service_closed(s->ps, c);
   pthread_mutex_lock(&s->mu);
   bool mine = s->chief == c;
   if (mine) {

@@ -18,6 +18,8 @@ typedef struct session_worker {
   uint64_t incarnation;
 } session_worker;
 
+struct tm_save_lane;
+
 struct tm_session {
   tm_vars *vars;           /* the chief's */
   _Atomic int32_t nworker; /* grows, on the host's thread */
@@ -42,6 +44,9 @@ struct tm_session {
                      tm_cancel *cancel, tm_worker_link **out, tm_err *err);
   session_recipes recipes; /* kept where a ps may begin anew */
   bool keep_recipes;
+  /* A way of its own to the shards of ps k, for a save; NULL: `store` has them. */
+  tm_status (*save_lane)(tm_session *s, int32_t k, tm_cancel *cancel,
+                         struct tm_save_lane **out, tm_err *err);
   struct session_remote *remote; /* of a cluster of other processes */
   /* While on, ps may be silent for long: they make large shards. */
   void (*excuse)(tm_session *s, bool on);

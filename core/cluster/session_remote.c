@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cluster/ps_remote.h"
+#include "cluster/save_lane.h"
 #include "cluster/spec.h"
 #include "cluster/term.h"
 
@@ -207,6 +208,13 @@ tm_status tm_session_data(session_remote *r, int32_t i, bool retry, tm_ps_client
   return tm_ps_client_lane(&o, out, err);
 }
 
+static tm_status session_save_remote(tm_session *s, int32_t k, tm_cancel *cancel,
+                                     tm_save_lane **out, tm_err *err) {
+  tm_ps_remote_options o = remote_data_options(s->remote, k);
+  o.channel.cancel = cancel;
+  return tm_save_lane_remote(&o, out, err);
+}
+
 /* --- workers (threads of the coordinator) --- */
 
 /* With connections of its own. */
@@ -293,6 +301,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   s->refuse = session_refuse_remote;
   s->reach = session_reach_remote;
   s->hurry = session_hurry;
+  s->save_lane = session_save_remote;
   s->watch = session_watch;
   s->excuse = session_excuse;
   tm_err_clear(&r->why);

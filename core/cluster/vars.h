@@ -34,7 +34,8 @@ struct tm_vars {
   tm_ps_token token;   /* put on every request; turn counts up by exchange */
   tm_vars_counters count;
   struct tm_vars_scratch *scratch;
-  tm_resources *resources; /* iterators by uid; borrowed, may be NULL */
+  tm_resources *resources;    /* iterators by uid; borrowed, may be NULL */
+  struct tm_session *session; /* whose they are; NULL: not a chief's of a cluster */
 };
 
 /* Takes the clients (the array is copied). */

@@ -30,7 +30,7 @@ typedef struct ckpt_reader_box {
 } ckpt_reader_box;
 
 /* true, or nil and the error. */
-static int ckpt_answer(lua_State *L, tm_status s, const tm_err *err) {
+int tm_lua_ckpt_answer(lua_State *L, tm_status s, const tm_err *err) {
   if (s == TM_OK) {
     lua_pushboolean(L, 1);
     return 1;
@@ -42,8 +42,8 @@ static int ckpt_answer(lua_State *L, tm_status s, const tm_err *err) {
 
 /* --- writing --- */
 
-static tm_ckpt_writer *ckpt_writer(lua_State *L) {
-  ckpt_writer_box *b = luaL_checkudata(L, 1, WRITER_MT);
+tm_ckpt_writer *tm_lua_check_writer(lua_State *L, int i) {
+  ckpt_writer_box *b = luaL_checkudata(L, i, WRITER_MT);
   if (!b->w) tm_lua_fail(L, TM_EPRECOND, "this checkpoint is not being written");
   return b->w;
 }
@@ -58,12 +58,12 @@ static int ckpt_create(lua_State *L) {
   luaL_getmetatable(L, WRITER_MT);
   lua_setmetatable(L, -2);
   tm_status s = tm_ckpt_create(path, &b->w, &err);
-  return s ? ckpt_answer(L, s, &err) : 1;
+  return s ? tm_lua_ckpt_answer(L, s, &err) : 1;
 }
 
 /* writer:put(name, tensor, full_shape, first_row) */
 static int ckpt_put(lua_State *L) {
-  tm_ckpt_writer *w = ckpt_writer(L);
+  tm_ckpt_writer *w = tm_lua_check_writer(L, 1);
   const char *name = luaL_checkstring(L, 2);
   tm_value *v = tm_lua_check_eager(L, 3, "save");
   tm_shape shape;
@@ -73,12 +73,12 @@ static int ckpt_put(lua_State *L) {
     return tm_lua_fail(L, TM_EINVAL, "the first row is no number");
   tm_err err;
   tm_err_clear(&err);
-  return ckpt_answer(L, tm_ckpt_put(w, name, &shape, first, v->t, &err), &err);
+  return tm_lua_ckpt_answer(L, tm_ckpt_put(w, name, &shape, first, v->t, &err), &err);
 }
 
 /* writer:value(name, number | boolean | string) */
 static int ckpt_value(lua_State *L) {
-  tm_ckpt_writer *w = ckpt_writer(L);
+  tm_ckpt_writer *w = tm_lua_check_writer(L, 1);
   const char *name = luaL_checkstring(L, 2);
   tm_err err;
   tm_err_clear(&err);
@@ -108,7 +108,7 @@ static int ckpt_value(lua_State *L) {
       s = tm_fail(&err, TM_EINVAL, "\"%.200s\": a %s cannot be saved", name,
                   luaL_typename(L, 3));
   }
-  return ckpt_answer(L, s, &err);
+  return tm_lua_ckpt_answer(L, s, &err);
 }
 
 static int ckpt_writer_close(lua_State *L) {
@@ -119,12 +119,12 @@ static int ckpt_writer_close(lua_State *L) {
 }
 
 static int ckpt_commit(lua_State *L) {
-  tm_ckpt_writer *w = ckpt_writer(L);
+  tm_ckpt_writer *w = tm_lua_check_writer(L, 1);
   tm_err err;
   tm_err_clear(&err);
   tm_status s = tm_ckpt_commit(w, &err);
   ckpt_writer_close(L);
-  return ckpt_answer(L, s, &err);
+  return tm_lua_ckpt_answer(L, s, &err);
 }
 
 /* remove(path) */
@@ -132,7 +132,7 @@ static int ckpt_remove(lua_State *L) {
   tm_err err;
   tm_err_clear(&err);
   tm_status s = tm_ckpt_remove(luaL_checkstring(L, 1), &err);
-  return ckpt_answer(L, s, &err);
+  return tm_lua_ckpt_answer(L, s, &err);
 }
 
 /* sweep(dir, name): what ended saves left there */
@@ -159,7 +159,7 @@ static int ckpt_open(lua_State *L) {
   luaL_getmetatable(L, READER_MT);
   lua_setmetatable(L, -2);
   tm_status s = tm_ckpt_open(path, &b->r, &err);
-  return s ? ckpt_answer(L, s, &err) : 1;
+  return s ? tm_lua_ckpt_answer(L, s, &err) : 1;
 }
 
 static int ckpt_reader_close(lua_State *L) {
@@ -173,7 +173,7 @@ static int ckpt_verify(lua_State *L) {
   tm_err err;
   tm_err_clear(&err);
   tm_status s = tm_ckpt_verify(ckpt_reader(L), &err);
-  return ckpt_answer(L, s, &err);
+  return tm_lua_ckpt_answer(L, s, &err);
 }
 
 /* reader:tensors() -> list of { name, shape, dtype } */
@@ -239,7 +239,7 @@ static int ckpt_read(lua_State *L) {
   tm_err_clear(&err);
   const tm_ckpt_tensor *t = tm_ckpt_find(r, name);
   if (!t)
-    return ckpt_answer(
+    return tm_lua_ckpt_answer(
         L, tm_fail(&err, TM_ENOTFOUND, "the checkpoint has no \"%.300s\"", name), &err);
   if (lua_isnoneornil(L, 4))
     rows = t->shape.rank ? t->shape.dim[0] : 1;
@@ -248,7 +248,7 @@ static int ckpt_read(lua_State *L) {
   tm_lua_tensor *b = tm_lua_new_tensor(L);
   tm_tensor *x;
   tm_status s = tm_ckpt_read(r, t, first, rows, &x, &err);
-  if (s) return ckpt_answer(L, s, &err);
+  if (s) return tm_lua_ckpt_answer(L, s, &err);
   tm_value *v;
   s = tm_value_of_tensor(x, &v);
   tm_tensor_unref(x);
@@ -318,7 +318,7 @@ static int ckpt_load(lua_State *L) {
   }
   if (s == TM_OK)
     s = ckpt_load_all(tm_lua_ctx(L), r, path, it, n, lua_toboolean(L, 4), &err);
-  return ckpt_answer(L, s, &err);
+  return tm_lua_ckpt_answer(L, s, &err);
 }
 
 /* reader:check(name): the checksums of the files that hold it */
@@ -329,7 +329,7 @@ static int ckpt_check(lua_State *L) {
   tm_err_clear(&err);
   tm_status s = TM_OK;
   if (t) s = tm_ckpt_verify_rows(r, t, 0, t->shape.rank ? t->shape.dim[0] : 1, &err);
-  return ckpt_answer(L, s, &err);
+  return tm_lua_ckpt_answer(L, s, &err);
 }
 
 /* --- the list of a directory --- */
@@ -370,7 +370,7 @@ static int ckpt_state_read(lua_State *L) {
   tm_err_clear(&err);
   tm_ckpt_state *s = ckpt_list(L);
   tm_status st = tm_ckpt_state_read(dir, s, &err);
-  if (st) return ckpt_answer(L, st, &err);
+  if (st) return tm_lua_ckpt_answer(L, st, &err);
   ckpt_push_list(L, s);
   return 1;
 }
@@ -400,7 +400,7 @@ static int ckpt_state_change(lua_State *L) {
     lua_pop(L, 1);
   }
   tm_status st = tm_ckpt_state_change(dir, &c, s, &err);
-  if (st) return ckpt_answer(L, st, &err);
+  if (st) return tm_lua_ckpt_answer(L, st, &err);
   ckpt_push_list(L, s);
   return 1;
 }
@@ -441,11 +441,9 @@ static void ckpt_class(lua_State *L, const char *name, const luaL_Reg *methods,
 }
 
 void tm_lua_open_ckpt(lua_State *L, int core) {
-  static const luaL_Reg writer[] = {{"put", ckpt_put},
-                                    {"value", ckpt_value},
-                                    {"commit", ckpt_commit},
-                                    {"close", ckpt_writer_close},
-                                    {NULL, NULL}};
+  static const luaL_Reg writer[] = {
+      {"put", ckpt_put},       {"value", ckpt_value},        {"save", tm_lua_ckpt_save},
+      {"commit", ckpt_commit}, {"close", ckpt_writer_close}, {NULL, NULL}};
   static const luaL_Reg reader[] = {
       {"verify", ckpt_verify},      {"tensors", ckpt_tensors},
       {"values", ckpt_values},      {"read", ckpt_read},
@@ -455,6 +453,7 @@ void tm_lua_open_ckpt(lua_State *L, int core) {
                                        {"open", ckpt_open},
                                        {"remove", ckpt_remove},
                                        {"sweep", ckpt_sweep},
+                                       {"in_cluster", tm_lua_ckpt_in_cluster},
                                        {"state_read", ckpt_state_read},
                                        {"state_change", ckpt_state_change},
                                        {"random_state", ckpt_random_state},

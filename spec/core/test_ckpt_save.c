@@ -253,9 +253,14 @@ static int gate_mkdir(const char *p, mode_t m) {
 static int gate_unlink(const char *p) { return gate_shut() ? -1 : SYS->unlink(p); }
 static int gate_rmdir(const char *p) { return gate_shut() ? -1 : SYS->rmdir(p); }
 
+static ssize_t gate_pwrite(int fd, const void *p, size_t n, off_t at) {
+  return gate_shut() ? -1 : SYS->pwrite(fd, p, n, at);
+}
+
 static const tm_file_ops gate_ops = {gate_open,  gate_write,  gate_fsync,
                                      gate_close, gate_rename, gate_exchange,
-                                     gate_mkdir, gate_unlink, gate_rmdir};
+                                     gate_mkdir, gate_unlink, gate_rmdir,
+                                     gate_pwrite};
 
 /* What a manager does: save, list, delete the one before. */
 static tm_status turn(const char *where, int n, tm_err *err) {

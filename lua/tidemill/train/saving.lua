@@ -1,5 +1,6 @@
---- Writing what tree.lua found into a checkpoint: values are read through ops, one shard
---- at a time, so that this process holds little of a large table.
+--- Writing what tree.lua found into a checkpoint.  Variables of a cluster are written by
+--- their ps, all as they are at one moment, while training goes on (core/cluster/save.h).
+--- Those of this process are read through ops.
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
@@ -54,10 +55,44 @@ function write.random(w, l)
   end
 end
 
-local function write_all(path, tree)
+--- The holders of a variable: itself, or those that one was put together of by hand.
+local function holders(l)
+  local v = l.variable
+  return v and (v._uid and { v } or v.variables) or {}
+end
+
+--- Do all of them live on ps?
+local function in_cluster(l)
+  local list = holders(l)
+  for _, part in ipairs(list) do
+    if not core.ckpt.in_cluster(part._uid) then return false end
+  end
+  return #list > 0
+end
+
+--- What ps write of a leaf.
+local function add_items(items, l)
+  local rule, hyper, first = nil, nil, 0
+  if l.kind == "slot" then rule, hyper = l.optimizer:rule() end
+  for _, part in ipairs(holders(l)) do
+    items[#items + 1] = { name = l.name, shape = l.variable.shape, uid = part._uid, shard = part._shard,
+      first = first, slot = l.slot, optimizer = l.slot and l.optimizer.uid, rule = rule, hyper = hyper }
+    first = first + (part.shape[1] or 1)
+  end
+end
+
+local function write_leaves(w, tree, stream)
+  local items = {}
+  for _, l in ipairs(tree.leaves) do
+    if in_cluster(l) then add_items(items, l) else write[l.kind](w, l) end
+  end
+  if #items > 0 then M.last = must(w:save(items, stream)) end
+end
+
+local function write_all(path, tree, stream)
   local w = must(core.ckpt.create(path))
   local ok, err = pcall(function()
-    for _, l in ipairs(tree.leaves) do write[l.kind](w, l) end
+    write_leaves(w, tree, stream)
     for _, a in ipairs(tree.aliases) do must(w:value(M.ALIAS .. a[1], a[2])) end
     must(w:commit())
   end)
@@ -67,8 +102,9 @@ local function write_all(path, tree)
 end
 
 --- Save a tree at a path: the path, or nil and the error.
-function M.save(path, tree)
-  local ok, x = pcall(write_all, path, tree)
+---@param stream? boolean  this process writes all files, also those of ps
+function M.save(path, tree, stream)
+  local ok, x = pcall(write_all, path, tree, stream)
   if ok then return x end
   return nil, errors.wrap(x)
 end
