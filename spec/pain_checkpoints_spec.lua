@@ -153,6 +153,71 @@ describe("checkpoints", function()
     ]], 300)
   end)
 
+  it("36: of only the rows that changed are restored together with the whole one before", function()
+    local text = [[
+      local s, c = env(2, 2)
+      local m = make(s, 40000)
+      m.optimizer:apply_gradients({ tm.zeros{ 40000, 4 } }, { m.emb }) -- slots of all rows
+      m.emb:assign(tm.cast(tm.reshape(tm.range(160000), { 40000, 4 }), "float32"))
+      m.emb:scatter_add(tm.tensor({ 0 }, "int64"), tm.zeros{ 1, 4 }) -- a table from here on
+      m.emb:scatter_add(tm.tensor({ 39999 }, "int64"), tm.zeros{ 1, 4 })
+      local step = tm.func(function(ids)
+        local tape = tm.GradientTape()
+        local loss = tm.reduce_sum(tm.gather(m.emb, ids))
+        m.optimizer:apply_gradients(tape:gradient(loss, { m.emb }), { m.emb })
+        m.w:assign_add(tm.ones{ 9, 2 })
+        return loss
+      end)
+      local manager = train.CheckpointManager(train.Checkpoint(m), dir, { max_to_keep = 1,
+        incremental = { full_every = 5, max_fraction = 0.2 } })
+      local function written() return require("tidemill.train.saving").last.bytes end
+      local function train_on(from, to)
+        c:schedule(step, { tm.range(from, to, 1, "int64") })
+        c:join()
+      end
+      local function check(path)
+        local emb, acc = train.load_variable(path, "emb"), train.load_variable(path, "optimizer/slots/accumulator/emb")
+        assert(tm.allclose(emb, m.emb:read(), 0, 0))
+        assert(tm.allclose(acc, m.optimizer:get_slot(m.emb, "accumulator"), 0, 0))
+        assert(tm.allclose(train.load_variable(path, "w"), m.w:read(), 0, 0))
+      end
+      local first = assert(manager:save())
+      check(first)
+      local whole = written()
+      assert(whole > 1280000, whole)
+      for turn = 1, 3 do -- increments; the whole one before is deleted at once
+        train_on(turn * 9950, turn * 9950 + 100)
+        local path = assert(manager:save())
+        assert(#manager.checkpoints == 1)
+        assert(not io.open(first .. "/checkpoint.json"))
+        check(path)
+        assert(written() < whole / 20, written())
+      end
+      train_on(0, 9000) -- much has changed: one increment more, then a whole one
+      check(assert(manager:save()))
+      train_on(5, 6)
+      local path = assert(manager:save())
+      check(path)
+      assert(written() >= whole, written())
+      train_on(7, 8)
+      path = assert(manager:save())
+      check(path)
+      assert(written() < whole / 20)
+      train_on(39990, 40000)
+      check(assert(manager:save()))
+      print(("%.9g %.9g"):format(tm.reduce_sum(m.emb):item(),
+        tm.reduce_sum(m.optimizer:get_slot(m.emb, "accumulator")):item()))
+    ]]
+    local want = launch(1, 2, text)
+    assert.equal(want, launch(1, 3, [[
+      local s, c = env(3, 3)
+      local m = make(s, 40000)
+      assert(train.Checkpoint(m):restore(train.latest_checkpoint(dir)))
+      print(("%.9g %.9g"):format(tm.reduce_sum(m.emb):item(),
+        tm.reduce_sum(m.optimizer:get_slot(m.emb, "accumulator")):item()))
+    ]]))
+  end)
+
   it("37: of n ps are restored on one machine", function()
     local want = launch(1, 3, "local s, c = env(3, 3)\n" .. save)
     assert.equal(want, alone("local s, c = env(1, 1)\n" .. restore))

@@ -46,8 +46,9 @@ static int system_exchange(const char *a, const char *b) {
 #endif
 }
 
-static const tm_file_ops file_system = {system_open,     write, fsync,  close, rename,
-                                        system_exchange, mkdir, unlink, rmdir, pwrite};
+static const tm_file_ops file_system = {system_open, write,           fsync, close,
+                                        rename,      system_exchange, mkdir, unlink,
+                                        rmdir,       pwrite,          link};
 static const tm_file_ops *file_ops = &file_system;
 
 void tm_file_hook(const tm_file_ops *ops) { file_ops = ops ? ops : &file_system; }

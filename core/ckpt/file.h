@@ -39,6 +39,7 @@ typedef struct tm_file_ops {
   int (*unlink)(const char *path);
   int (*rmdir)(const char *path);
   ssize_t (*pwrite)(int fd, const void *p, size_t n, off_t at);
+  int (*link)(const char *from, const char *to);
 } tm_file_ops;
 
 /* Install a table; NULL restores the system's. */

@@ -68,7 +68,7 @@ static tm_status writer_tree(tm_ckpt_writer *w, tm_err *err) {
   w->root = json_object();
   if (!w->root ||
       !writer_member(w->root, "format", json_string("tidemill checkpoint")) ||
-      !writer_member(w->root, "version", json_integer(TM_CKPT_VERSION)) ||
+      !writer_member(w->root, "version", json_integer(1)) ||
       !(w->files = writer_member(w->root, "files", json_array())) ||
       !(w->tensors = writer_member(w->root, "tensors", json_object())) ||
       !(w->values = writer_member(w->root, "values", json_object())))
@@ -350,6 +350,39 @@ tm_status tm_ckpt_note(tm_ckpt_writer *w, const char *name, const tm_shape *shap
   if (w->status) return w->status;
   tm_ckpt_entry(entry, name, shape, first, rows);
   w->status = writer_shard(w, file, entry, first, rows, err);
+  return w->status;
+}
+
+/* --- patches --- */
+
+void tm_ckpt_patch_entry(char out[TM_CKPT_ENTRY_NAME], const char *name,
+                         const char *what, int64_t first) {
+  snprintf(out, TM_CKPT_ENTRY_NAME, "%.*s@%.4s@%" PRId64, TM_CKPT_MAX_NAME - 1, name,
+           what, first);
+}
+
+static tm_status writer_patch(tm_ckpt_writer *w, const char *name, int64_t first,
+                              int64_t n, size_t file, tm_err *err) {
+  char ids[TM_CKPT_ENTRY_NAME], rows[TM_CKPT_ENTRY_NAME];
+  json_t *t = json_object_get(w->tensors, name);
+  json_t *list = json_object_get(t, "patches");
+  if (!t || w->shards)
+    return tm_fail(err, TM_EINVAL, "a patch of \"%.200s\", which is not whole", name);
+  if (!list) list = writer_member(t, "patches", json_array());
+  tm_ckpt_patch_entry(ids, name, "ids", first);
+  tm_ckpt_patch_entry(rows, name, "rows", first);
+  json_t *o = json_pack("{s:I, s:s, s:s, s:I}", "file", (json_int_t)file, "ids", ids,
+                        "rows", rows, "n", (json_int_t)n);
+  if (!list || !o || json_array_append_new(list, o)) return writer_nomem(err);
+  return writer_member(w->root, "version", json_integer(TM_CKPT_VERSION))
+             ? TM_OK
+             : writer_nomem(err);
+}
+
+tm_status tm_ckpt_note_patch(tm_ckpt_writer *w, const char *name, int64_t first,
+                             int64_t n, size_t file, tm_err *err) {
+  TM_TRY(writer_open(w, err));
+  w->status = writer_patch(w, name, first, n, file, err);
   return w->status;
 }
 

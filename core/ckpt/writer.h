@@ -12,7 +12,8 @@
  *     { "crc32c", "format": "tidemill checkpoint", "version": 1,
  *       "files":   [{ "name", "size", "crc32c" }],
  *       "tensors": { name: { "dtype", "shape",
- *                            "shards": [{ "file", "entry", "first", "rows" }] } },
+ *                            "shards": [{ "file", "entry", "first", "rows" }],
+ *                            "patches": [{ "file", "ids", "rows", "n" }] } },
  *       "values":  { name: number | bool | string | { "number": "inf" } | { "hex" } } }
  *
  * Strings, which the data files cannot hold, are kept as an array of bytes: the length
@@ -37,7 +38,7 @@
 
 enum {
   TM_CKPT_BATCH_BYTES = 32 << 20,
-  TM_CKPT_VERSION = 1,
+  TM_CKPT_VERSION = 2, /* 2: has patches; else 1 is written */
   TM_CKPT_FILE_NAME = 40,
   TM_CKPT_MAX_NAME = 2048,
   TM_CKPT_ENTRY_NAME = TM_CKPT_MAX_NAME + 32
@@ -75,6 +76,14 @@ TM_CHECKED tm_status tm_ckpt_note(tm_ckpt_writer *w, const char *name,
                                   int64_t rows, size_t file, tm_err *err);
 void tm_ckpt_entry(char out[TM_CKPT_ENTRY_NAME], const char *name,
                    const tm_shape *shape, int64_t first, int64_t rows);
+/* Rows of a tensor that was noted whole, which stand before what was noted: n numbers
+ * of rows, rising, and the rows, in a reserved file as the entries "ids" and "rows" of
+ * tm_ckpt_patch_entry. */
+TM_CHECKED tm_status tm_ckpt_note_patch(tm_ckpt_writer *w, const char *name,
+                                        int64_t first, int64_t n, size_t file,
+                                        tm_err *err);
+void tm_ckpt_patch_entry(char out[TM_CKPT_ENTRY_NAME], const char *name,
+                         const char *what, int64_t first);
 /* The directory while it is written. */
 const char *tm_ckpt_directory(const tm_ckpt_writer *w);
 /* Write the rest and give the directory its name; one of that name is replaced.  The

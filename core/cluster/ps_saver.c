@@ -233,14 +233,26 @@ static void piece_free(void *ud) {
   tm_free_aligned(p, sizeof *p + p->cap);
 }
 
+/* mu held: numbers of rows. */
+static tm_status saver_next_ids(saver_hold *h, const tm_save_read *rd, saver_piece *p,
+                                size_t *n, tm_err *err) {
+  int32_t part = rd->part - tm_snapshot_count(h->sn);
+  if (part >= tm_snapshot_count(h->sn) || !tm_snapshot_part_at(h->sn, part)->there)
+    return tm_fail(err, TM_EINVAL, "the snapshot has no part %d", rd->part);
+  *n = sizeof(int64_t) *
+       tm_snapshot_ids(h->sn, part, (int64_t)(rd->at / sizeof(int64_t)),
+                       (int64_t *)(void *)p->data, p->cap / sizeof(int64_t));
+  return TM_OK;
+}
+
 /* mu held. */
 static tm_status saver_next(saver_hold *h, const tm_save_read *rd, saver_piece *p,
                             size_t *n, tm_err *err) {
   tm_snapshot_piece got;
   TM_TRY(tm_snapshot_status(h->sn, err));
   if (rd->part < 0) return TM_OK;
-  if (rd->part >= tm_snapshot_count(h->sn) || rd->cap == 0)
-    return tm_fail(err, TM_EINVAL, "the snapshot has no part %d", rd->part);
+  if (rd->cap == 0) return tm_fail(err, TM_EINVAL, "a piece of no bytes");
+  if (rd->part >= tm_snapshot_count(h->sn)) return saver_next_ids(h, rd, p, n, err);
   const tm_snapshot_part *part = tm_snapshot_part_at(h->sn, rd->part);
   if (!part->there || rd->at >= part->bytes)
     return tm_fail(err, TM_ERANGE, "part %d of the snapshot ends before that",

@@ -5,9 +5,12 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "ckpt/base.h"
 #include "ckpt/file.h"
 #include "cluster/save_lane.h"
+#include "cluster/save_wire.h"
 #include "cluster/session_parts.h"
 
 /*
@@ -30,13 +33,15 @@ typedef struct save_piece {
   tm_shape shape;
   int64_t first, rows; /* of the tensor */
   int32_t shard, lane, at;
+  bool lent; /* its tensor is the base's with patches, of which this is one */
 } save_piece;
 
 typedef struct save_ps {
   tm_save_lane *lane;
   tm_snapshot_item *item; /* n */
-  bool *there;
-  char **name;
+  int64_t *there;         /* tm_save_there of each part */
+  char **name, **ids;
+  int64_t *first;
   int32_t n, nthere;
   size_t file; /* of the writer */
   char file_name[TM_CKPT_FILE_NAME];
@@ -53,7 +58,8 @@ typedef struct save {
   save_ps *ps; /* nps */
   char dir[TM_PATH_MAX];
   char token[TM_SNAPSHOT_TOKEN];
-  bool asked; /* the snapshots were asked for */
+  bool asked;         /* the snapshots were asked for */
+  tm_ckpt_base *base; /* NULL: everything is written */
 } save;
 
 static tm_status save_nomem(tm_err *err) { return tm_nomem(err, "a checkpoint"); }
@@ -104,7 +110,10 @@ static tm_status save_lane_arrays(save_ps *p, tm_err *err) {
   p->item = tm_calloc((size_t)p->n + 1, sizeof *p->item);
   p->there = tm_calloc((size_t)p->n + 1, sizeof *p->there);
   p->name = tm_calloc((size_t)p->n + 1, sizeof *p->name);
-  return p->item && p->there && p->name ? TM_OK : save_nomem(err);
+  p->ids = tm_calloc((size_t)p->n + 1, sizeof *p->ids);
+  p->first = tm_calloc((size_t)p->n + 1, sizeof *p->first);
+  bool all = p->item && p->there && p->name && p->ids && p->first;
+  return all ? TM_OK : save_nomem(err);
 }
 
 static tm_status save_pieces(save *v, const tm_save_item *item, size_t n, tm_err *err) {
@@ -119,6 +128,9 @@ static tm_status save_pieces(save *v, const tm_save_item *item, size_t n, tm_err
     it->shard = (uint32_t)p->shard;
     it->optimizer = p->item->optimizer;
     snprintf(it->slot, sizeof it->slot, "%s", p->item->slot ? p->item->slot : "");
+    it->mark = v->opt.mark;
+    if (v->base && tm_ckpt_base_has(v->base, p->item->name, p->dtype, p->item->shape))
+      it->base = v->opt.base_mark;
   }
   return TM_OK;
 }
@@ -168,15 +180,59 @@ static tm_status save_lanes(save *v, tm_err *err) {
 
 /* --- files --- */
 
-static tm_status save_names(save *v, tm_err *err) {
+static int64_t save_there(const save *v, const save_piece *p) {
+  return v->ps[p->lane].there[p->at];
+}
+
+static bool save_is_there(const save *v, const save_piece *p) {
+  return save_there(v, p) != TM_SAVE_ABSENT;
+}
+
+/* Rows of a piece that are written. */
+static int64_t save_rows(const save *v, const save_piece *p) {
+  int64_t n = save_there(v, p);
+  return n == TM_SAVE_WHOLE ? p->rows : n;
+}
+
+/* The piece after the last one of the tensor that begins at i. */
+static size_t save_tensor_end(const save *v, size_t i) {
+  size_t end = i + 1;
+  while (end < v->n && strcmp(v->piece[end].item->name, v->piece[i].item->name) == 0)
+    end++;
+  return end;
+}
+
+/* A tensor of which any ps gave only what changed has the rows of the base. */
+static void save_lend(save *v) {
+  for (size_t i = 0, end; i < v->n; i = end) {
+    bool lent = false;
+    end = save_tensor_end(v, i);
+    for (size_t k = i; k < end; k++) lent = lent || save_there(v, &v->piece[k]) >= 0;
+    for (size_t k = i; k < end; k++) v->piece[k].lent = lent;
+  }
+}
+
+static tm_status save_name(save *v, const save_piece *p, tm_err *err) {
   char entry[TM_CKPT_ENTRY_NAME];
+  save_ps *ps = &v->ps[p->lane];
+  const char *name = p->item->name;
+  if (p->lent) {
+    tm_ckpt_patch_entry(entry, name, "ids", p->first);
+    if (!(ps->ids[p->at] = tm_strdup(entry))) return save_nomem(err);
+    tm_ckpt_patch_entry(entry, name, "rows", p->first);
+  } else {
+    tm_ckpt_entry(entry, name, p->item->shape, p->first, p->rows);
+  }
+  ps->first[p->at] = p->first;
+  return (ps->name[p->at] = tm_strdup(entry)) ? TM_OK : save_nomem(err);
+}
+
+static tm_status save_names(save *v, tm_err *err) {
+  save_lend(v);
   for (size_t i = 0; i < v->n; i++) {
-    const save_piece *p = &v->piece[i];
-    save_ps *ps = &v->ps[p->lane];
-    if (!ps->there[p->at]) continue;
-    ps->nthere++;
-    tm_ckpt_entry(entry, p->item->name, p->item->shape, p->first, p->rows);
-    if (!(ps->name[p->at] = tm_strdup(entry))) return save_nomem(err);
+    if (!save_is_there(v, &v->piece[i])) continue;
+    v->ps[v->piece[i].lane].nthere++;
+    TM_TRY(save_name(v, &v->piece[i], err));
   }
   return TM_OK;
 }
@@ -190,6 +246,8 @@ static tm_status save_reserve(save *v, tm_err *err) {
                                .file = p->file_name,
                                .token = v->token,
                                .name = (const char *const *)p->name,
+                               .ids = v->base ? (const char *const *)p->ids : NULL,
+                               .first = p->first,
                                .n = p->n,
                                .unseen = true};
   }
@@ -211,33 +269,76 @@ static tm_status save_write(save *v, tm_err *err) {
 
 /* --- files that the chief writes --- */
 
-static tm_status stream_header(save *v, int32_t k, tm_sink *f, tm_err *err) {
-  save_ps *p = &v->ps[k];
-  tm_st_item *items = tm_calloc((size_t)p->n + 1, sizeof *items);
+static tm_shape stream_shape(const save *v, const save_piece *c) {
+  tm_shape s = c->shape;
+  if (s.rank) s.dim[0] = save_rows(v, c);
+  return s;
+}
+
+static bool stream_has(const save *v, const save_piece *c, int32_t k, bool ids) {
+  return c->lane == k && save_is_there(v, c) && (!ids || c->lent);
+}
+
+/* As the ps would write it: numbers of rows, then the arrays. */
+static size_t stream_items(const save *v, int32_t k, tm_st_item *items) {
+  const save_ps *p = &v->ps[k];
   size_t n = 0;
-  if (!items) return save_nomem(err);
   for (size_t i = 0; i < v->n; i++) {
     const save_piece *c = &v->piece[i];
-    if (c->lane == k && p->there[c->at])
-      items[n++] = (tm_st_item){p->name[c->at], c->dtype, c->shape};
+    if (stream_has(v, c, k, true))
+      items[n++] = (tm_st_item){p->ids[c->at], TM_I64,
+                                tm_shape_of(1, (int64_t[]){save_rows(v, c)})};
   }
+  for (size_t i = 0; i < v->n; i++) {
+    const save_piece *c = &v->piece[i];
+    if (stream_has(v, c, k, false))
+      items[n++] = (tm_st_item){p->name[c->at], c->dtype, stream_shape(v, c)};
+  }
+  return n;
+}
+
+static tm_status stream_header(save *v, int32_t k, tm_sink *f, tm_err *err) {
+  size_t room = 2 * (size_t)v->ps[k].n + 1;
+  tm_st_item *items = tm_calloc(room, sizeof *items);
+  if (!items) return save_nomem(err);
+  size_t n = stream_items(v, k, items);
   tm_buf head = TM_BUF_INIT(TM_ST_MAX_HEADER + TM_ST_ALIGN);
   tm_status s = tm_st_header(items, n, &head, err);
   if (s == TM_OK) s = tm_sink_put(f, head.data, head.len, err);
   tm_buf_release(&head);
-  tm_free(items, ((size_t)p->n + 1) * sizeof *items);
+  tm_free(items, room * sizeof *items);
   return s;
 }
 
-static tm_status stream_piece(save *v, const save_piece *c, tm_sink *f, void *room,
-                              tm_err *err) {
-  tm_save_lane *l = v->ps[c->lane].lane;
-  uint64_t bytes = (uint64_t)tm_shape_count(&c->shape) * tm_dtype_size(c->dtype);
+/* Part `part` of a lane, `bytes` of it; `add` is added to each number (of rows). */
+static tm_status stream_part(save *v, int32_t k, int32_t part, uint64_t bytes,
+                             int64_t add, tm_sink *f, void *room, tm_err *err) {
+  tm_save_lane *l = v->ps[k].lane;
   for (uint64_t at = 0; at < bytes;) {
     size_t n = 0;
-    TM_TRY(l->read(l, c->at, at, room, TM_SAVE_PIECE, &n, err));
+    TM_TRY(l->read(l, part, at, room, TM_SAVE_PIECE, &n, err));
+    int64_t *id = room;
+    for (size_t i = 0; add && i < n / sizeof *id; i++) id[i] += add;
     TM_TRY(tm_sink_put(f, room, n, err));
     at += n;
+  }
+  return TM_OK;
+}
+
+/* Numbers of rows are the parts behind those that were asked for. */
+static tm_status stream_parts(save *v, int32_t k, tm_sink *f, void *room, tm_err *err) {
+  for (size_t i = 0; i < v->n; i++) {
+    const save_piece *c = &v->piece[i];
+    uint64_t bytes = (uint64_t)save_rows(v, c) * sizeof(int64_t);
+    if (stream_has(v, c, k, true))
+      TM_TRY(stream_part(v, k, v->ps[k].n + c->at, bytes, c->first, f, room, err));
+  }
+  for (size_t i = 0; i < v->n; i++) {
+    const save_piece *c = &v->piece[i];
+    if (!stream_has(v, c, k, false)) continue;
+    tm_shape shape = stream_shape(v, c);
+    uint64_t bytes = (uint64_t)tm_shape_count(&shape) * tm_dtype_size(c->dtype);
+    TM_TRY(stream_part(v, k, c->at, bytes, 0, f, room, err));
   }
   return TM_OK;
 }
@@ -249,10 +350,7 @@ static tm_status stream_file(save *v, int32_t k, void *room, tm_err *err) {
   TM_TRY(tm_path_join(path, v->dir, p->file_name, err));
   TM_TRY(tm_sink_open(&f, path, err));
   tm_status s = stream_header(v, k, &f, err);
-  for (size_t i = 0; i < v->n && s == TM_OK; i++) {
-    const save_piece *c = &v->piece[i];
-    if (c->lane == k && p->there[c->at]) s = stream_piece(v, c, &f, room, err);
-  }
+  if (s == TM_OK) s = stream_parts(v, k, &f, room, err);
   if (s == TM_OK) s = p->lane->finish(p->lane, err);
   if (s == TM_OK) s = tm_sink_close(&f, err);
   tm_sink_abort(&f);
@@ -318,26 +416,47 @@ static tm_status index_fill(save *v, const save_piece *c, tm_err *err) {
 
 static bool index_any(const save *v, size_t from, size_t to) {
   for (size_t i = from; i < to; i++)
-    if (v->ps[v->piece[i].lane].there[v->piece[i].at]) return true;
+    if (save_is_there(v, &v->piece[i])) return true;
   return false;
 }
 
-static tm_status index_tensor(save *v, size_t from, size_t to, tm_err *err) {
+static uint64_t index_bytes(const save *v, const save_piece *c, int64_t rows) {
+  tm_shape s = c->shape;
+  (void)v;
+  if (s.rank) s.dim[0] = rows;
+  return (uint64_t)tm_shape_count(&s) * tm_dtype_size(c->dtype);
+}
+
+/* Rows of the base, and over them what changed.  A slot that a shard has not made yet
+ * is as it was. */
+static tm_status index_patches(save *v, size_t from, size_t to, tm_err *err) {
+  TM_TRY(tm_ckpt_base_lend(v->base, v->w, v->piece[from].item->name, err));
   for (size_t i = from; i < to; i++) {
     const save_piece *c = &v->piece[i];
-    const save_ps *p = &v->ps[c->lane];
-    TM_TRY(p->there[c->at] ? tm_ckpt_note(v->w, c->item->name, c->item->shape, c->dtype,
-                                          c->first, c->rows, p->file, err)
-                           : index_fill(v, c, err));
+    v->report.lent += index_bytes(v, c, c->rows);
+    if (!save_is_there(v, c)) continue;
+    v->report.patched += index_bytes(v, c, save_rows(v, c));
+    TM_TRY(tm_ckpt_note_patch(v->w, c->item->name, c->first, save_rows(v, c),
+                              v->ps[c->lane].file, err));
+  }
+  return TM_OK;
+}
+
+static tm_status index_tensor(save *v, size_t from, size_t to, tm_err *err) {
+  if (v->piece[from].lent) return index_patches(v, from, to, err);
+  for (size_t i = from; i < to; i++) {
+    const save_piece *c = &v->piece[i];
+    TM_TRY(save_is_there(v, c)
+               ? tm_ckpt_note(v->w, c->item->name, c->item->shape, c->dtype, c->first,
+                              c->rows, v->ps[c->lane].file, err)
+               : index_fill(v, c, err));
   }
   return TM_OK;
 }
 
 static tm_status save_index(save *v, tm_err *err) {
   for (size_t i = 0, end; i < v->n; i = end) {
-    const char *name = v->piece[i].item->name;
-    for (end = i + 1; end < v->n; end++)
-      if (strcmp(v->piece[end].item->name, name) != 0) break;
+    end = save_tensor_end(v, i);
     if (index_any(v, i, end)) TM_TRY(index_tensor(v, i, end, err));
   }
   return TM_OK;
@@ -350,16 +469,31 @@ static void save_release(save *v) {
     save_ps *p = &v->ps[k];
     if (p->lane) p->lane->close(p->lane);
     for (int32_t i = 0; p->name && i < p->n; i++) tm_strfree(p->name[i]);
+    for (int32_t i = 0; p->ids && i < p->n; i++) tm_strfree(p->ids[i]);
+    tm_free(p->ids, ((size_t)p->n + 1) * sizeof *p->ids);
+    tm_free(p->first, ((size_t)p->n + 1) * sizeof *p->first);
     tm_free(p->item, ((size_t)p->n + 1) * sizeof *p->item);
     tm_free(p->there, ((size_t)p->n + 1) * sizeof *p->there);
     tm_free(p->name, ((size_t)p->n + 1) * sizeof *p->name);
   }
   tm_free(v->ps, (size_t)v->s->nps * sizeof *v->ps);
   tm_free(v->piece, v->cap * sizeof *v->piece);
+  tm_ckpt_base_close(v->base);
+}
+
+/* Without the base everything is written. */
+static void save_open_base(save *v) {
+  tm_err err;
+  tm_err_clear(&err);
+  if (!v->opt.base || !v->opt.base_mark) return;
+  if (tm_ckpt_base_open(v->opt.base, &v->base, &err))
+    tm_log(TM_LOG_WARN, "a whole checkpoint is saved, since the one before is gone: %s",
+           err.msg);
 }
 
 static tm_status save_run(save *v, const tm_save_item *item, size_t n, tm_err *err) {
   TM_TRY(tm_path_absolute(v->dir, tm_ckpt_directory(v->w), err));
+  save_open_base(v);
   TM_TRY(save_pieces(v, item, n, err));
   TM_TRY(save_lanes(v, err));
   int64_t start = tm_now_ns();

@@ -25,13 +25,20 @@ typedef struct tm_save_item {
 } tm_save_item;
 
 typedef struct tm_save_options {
-  bool stream;       /* the chief writes all files */
+  bool stream; /* the chief writes all files */
+  /* Of row tables write only the rows that changed since the checkpoint at `base` (or
+   * the one that it was based on) was saved with this mark.  NULL: all. */
+  const char *base;
+  uint64_t base_mark;
+  uint64_t mark;     /* let a later save be based on this one; 0: not */
   tm_cancel *cancel; /* may be NULL */
 } tm_save_options;
 
 typedef struct tm_save_report {
   int64_t pause_ns; /* how long no UPDATE began */
-  uint64_t bytes;   /* of all files */
+  uint64_t bytes;   /* of all files but those of the base */
+  uint64_t lent;    /* bytes of the tensors whose rows are the base's, */
+  uint64_t patched; /* and of their rows that changed */
   int32_t streamed; /* ps whose files the chief wrote */
 } tm_save_report;
 

@@ -25,11 +25,12 @@ struct tm_save_lane {
   /* One moment of these arrays, which stay the caller's until taken. */
   tm_status (*take)(tm_save_lane *l, const tm_snapshot_item *item, int32_t n,
                     tm_err *err);
-  tm_status (*taken)(tm_save_lane *l, bool *there, tm_err *err);
+  tm_status (*taken)(tm_save_lane *l, int64_t *there, tm_err *err); /* tm_save_there */
   /* Write all that is there; the answer is in the job. */
   tm_status (*write)(tm_save_lane *l, tm_snapshot_job *job, tm_err *err);
   tm_status (*written)(tm_save_lane *l, tm_snapshot_job *job, tm_err *err);
-  /* Bytes of a part from `at` on, at most cap <= TM_SAVE_PIECE; in order, each once. */
+  /* Bytes of a part from `at` on, at most cap <= TM_SAVE_PIECE; in order, each once.
+   * Part n + i: numbers of the rows of part i, int64. */
   tm_status (*read)(tm_save_lane *l, int32_t part, uint64_t at, void *dst, size_t cap,
                     size_t *n, tm_err *err);
   /* Was all that was read of one moment? */

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "cluster/save_lane.h"
+#include "cluster/save_wire.h"
 
 /*
  * Design.  The store is of this process: a snapshot is a call, its file is written by a
@@ -28,11 +29,11 @@ static tm_status local_take(tm_save_lane *l, const tm_snapshot_item *item, int32
   return tm_snapshot_take(a->store, item, n, &a->sn, err);
 }
 
-static tm_status local_taken(tm_save_lane *l, bool *there, tm_err *err) {
+static tm_status local_taken(tm_save_lane *l, int64_t *there, tm_err *err) {
   local_lane *a = (local_lane *)l;
   (void)err;
   for (int32_t i = 0; i < tm_snapshot_count(a->sn); i++)
-    there[i] = tm_snapshot_part_at(a->sn, i)->there;
+    there[i] = tm_save_there(tm_snapshot_part_at(a->sn, i));
   return TM_OK;
 }
 
@@ -67,6 +68,13 @@ static tm_status local_read(tm_save_lane *l, int32_t part, uint64_t at, void *ds
   tm_snapshot_piece p;
   if (tm_cancelled(a->cancel))
     return tm_fail(err, TM_ECANCELLED, "the checkpoint was given up");
+  int32_t parts = tm_snapshot_count(a->sn);
+  if (part >= parts) {
+    *n = sizeof(int64_t) * tm_snapshot_ids(a->sn, part - parts,
+                                           (int64_t)(at / sizeof(int64_t)), dst,
+                                           cap / sizeof(int64_t));
+    return TM_OK;
+  }
   tm_snapshot_next(a->sn, part, at, dst, cap, &p);
   if (p.p != dst) memcpy(dst, p.p, p.n);
   *n = p.n;

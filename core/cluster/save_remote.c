@@ -68,7 +68,7 @@ static tm_status remote_take(tm_save_lane *l, const tm_snapshot_item *item, int3
   return lane_send(a, TM_F_PS_SNAPSHOT, w.status, err);
 }
 
-static tm_status remote_taken(tm_save_lane *l, bool *there, tm_err *err) {
+static tm_status remote_taken(tm_save_lane *l, int64_t *there, tm_err *err) {
   remote_lane *a = (remote_lane *)l;
   tm_frame f;
   const uint8_t *meta;

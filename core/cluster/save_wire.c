@@ -19,11 +19,13 @@ static tm_status wire_end(tm_unpacker *r, tm_err *err) {
 void tm_save_items_pack(tm_packer *w, const tm_snapshot_item *it, int32_t n) {
   tm_pack_array(w, (uint32_t)n);
   for (int32_t i = 0; i < n; i++) {
-    tm_pack_array(w, 4);
+    tm_pack_array(w, 6);
     tm_pack_uint(w, it[i].uid);
     tm_pack_uint(w, it[i].shard);
     tm_pack_uint(w, it[i].optimizer);
     tm_pack_cstr(w, it[i].slot);
+    tm_pack_uint(w, it[i].mark);
+    tm_pack_uint(w, it[i].base);
   }
 }
 
@@ -35,14 +37,20 @@ tm_status tm_save_items_unpack(const void *p, size_t bytes, tm_arena *a,
   tm_snapshot_item *it = tm_arena_calloc(a, ((size_t)*n + 1) * sizeof *it);
   if (!it && r.status == TM_OK) r.status = TM_ENOMEM;
   for (int32_t i = 0; i < *n && r.status == TM_OK; i++) {
-    tm_unpack_array(&r, 4, 4);
+    tm_unpack_array(&r, 6, 6);
     it[i].uid = tm_unpack_uint(&r);
     it[i].shard = (uint32_t)tm_unpack_range(&r, 0, UINT32_MAX);
     it[i].optimizer = tm_unpack_uint(&r);
     tm_unpack_cstr(&r, it[i].slot, sizeof it[i].slot);
+    it[i].mark = tm_unpack_uint(&r);
+    it[i].base = tm_unpack_uint(&r);
   }
   *item = it;
   return wire_end(&r, err);
+}
+
+int64_t tm_save_there(const tm_snapshot_part *p) {
+  return !p->there ? TM_SAVE_ABSENT : p->diff ? p->shape.dim[0] : TM_SAVE_WHOLE;
 }
 
 void tm_save_there_pack(tm_packer *w, uint64_t id, const tm_snapshot *sn) {
@@ -50,28 +58,54 @@ void tm_save_there_pack(tm_packer *w, uint64_t id, const tm_snapshot *sn) {
   tm_pack_array(w, 2);
   tm_pack_uint(w, id);
   tm_pack_array(w, (uint32_t)n);
-  for (int32_t i = 0; i < n; i++) tm_pack_bool(w, tm_snapshot_part_at(sn, i)->there);
+  for (int32_t i = 0; i < n; i++)
+    tm_pack_int(w, tm_save_there(tm_snapshot_part_at(sn, i)));
 }
 
-tm_status tm_save_there_unpack(const void *p, size_t bytes, uint64_t *id, bool *there,
-                               int32_t n, tm_err *err) {
+tm_status tm_save_there_unpack(const void *p, size_t bytes, uint64_t *id,
+                               int64_t *there, int32_t n, tm_err *err) {
   tm_unpacker r;
   tm_unpack_init(&r, p, bytes);
   tm_unpack_array(&r, 2, 2);
   *id = tm_unpack_uint(&r);
   tm_unpack_array(&r, (uint32_t)n, (uint32_t)n);
-  for (int32_t i = 0; i < n; i++) there[i] = tm_unpack_bool(&r);
+  for (int32_t i = 0; i < n; i++)
+    there[i] = tm_unpack_range(&r, TM_SAVE_ABSENT, INT64_MAX);
   return tm_unpack_end(&r, err);
 }
 
 void tm_save_job_pack(tm_packer *w, uint64_t id, const tm_snapshot_job *job) {
-  tm_pack_array(w, 5);
+  tm_pack_array(w, 6);
   tm_pack_uint(w, id);
   tm_pack_cstr(w, job->dir);
   tm_pack_cstr(w, job->file);
   tm_pack_cstr(w, job->token ? job->token : "");
   tm_pack_array(w, (uint32_t)job->n);
   for (int32_t i = 0; i < job->n; i++) tm_pack_cstr(w, job->name[i]);
+  tm_pack_array(w, job->ids ? 2 * (uint32_t)job->n : 0);
+  for (int32_t i = 0; job->ids && i < job->n; i++) {
+    tm_pack_cstr(w, job->ids[i]);
+    tm_pack_int(w, job->first[i]);
+  }
+}
+
+/* Names of the entries for row numbers, and first rows; none, or of all parts. */
+static void wire_ids(tm_unpacker *r, tm_arena *a, tm_snapshot_job *job) {
+  uint32_t n = tm_unpack_array(r, 0, 2 * TM_SNAPSHOT_MAX_ITEMS);
+  if (n == 0 || r->status) return;
+  if (n != 2 * (uint32_t)job->n) {
+    tm_unpack_fail(r, "has row numbers of other arrays");
+    return;
+  }
+  const char **ids = tm_arena_calloc(a, (size_t)job->n * sizeof *ids);
+  int64_t *first = tm_arena_calloc(a, (size_t)job->n * sizeof *first);
+  if (!ids || !first) r->status = TM_ENOMEM;
+  for (int32_t i = 0; i < job->n && r->status == TM_OK; i++) {
+    if (!tm_unpack_nil(r)) ids[i] = wire_text(r, TM_SAVE_NAME, a);
+    first[i] = tm_unpack_range(r, 0, INT64_MAX);
+  }
+  job->ids = ids;
+  job->first = first;
 }
 
 tm_status tm_save_job_unpack(const void *p, size_t bytes, tm_arena *a, uint64_t *id,
@@ -79,7 +113,7 @@ tm_status tm_save_job_unpack(const void *p, size_t bytes, tm_arena *a, uint64_t 
   tm_unpacker r;
   memset(job, 0, sizeof *job);
   tm_unpack_init(&r, p, bytes);
-  tm_unpack_array(&r, 5, 5);
+  tm_unpack_array(&r, 6, 6);
   *id = tm_unpack_uint(&r);
   job->dir = wire_text(&r, TM_SAVE_PATH, a);
   job->file = wire_text(&r, TM_SAVE_NAME, a);
@@ -90,6 +124,7 @@ tm_status tm_save_job_unpack(const void *p, size_t bytes, tm_arena *a, uint64_t 
   for (int32_t i = 0; i < job->n && r.status == TM_OK; i++)
     if (!tm_unpack_nil(&r)) name[i] = wire_text(&r, TM_SAVE_NAME, a);
   job->name = name;
+  wire_ids(&r, a, job);
   return wire_end(&r, err);
 }
 

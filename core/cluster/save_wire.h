@@ -19,8 +19,11 @@ TM_CHECKED tm_status tm_save_items_unpack(const void *p, size_t bytes, tm_arena 
                                           tm_err *err);
 
 void tm_save_there_pack(tm_packer *w, uint64_t id, const tm_snapshot *sn);
+/* Of each part the number of its rows if it is a diff, else one of these. */
+enum { TM_SAVE_ABSENT = -2, TM_SAVE_WHOLE = -1 };
+int64_t tm_save_there(const tm_snapshot_part *p);
 TM_CHECKED tm_status tm_save_there_unpack(const void *p, size_t bytes, uint64_t *id,
-                                          bool *there, int32_t n, tm_err *err);
+                                          int64_t *there, int32_t n, tm_err *err);
 
 void tm_save_job_pack(tm_packer *w, uint64_t id, const tm_snapshot_job *job);
 /* Texts and the list come from the arena. */

@@ -62,27 +62,71 @@ static bool file_is_seen(const tm_snapshot_job *job) {
 
 /* --- the file --- */
 
-static tm_status file_header(snapshot_file *sf, tm_err *err) {
-  tm_snapshot_job *job = sf->job;
-  tm_st_item *items = tm_calloc((size_t)job->n + 1, sizeof *items);
+static int64_t file_rows(const tm_snapshot_part *p) {
+  return p->shape.rank ? p->shape.dim[0] : 1;
+}
+
+static bool file_has_ids(const tm_snapshot_job *job, int32_t i) {
+  return job->ids && job->ids[i];
+}
+
+/* Numbers of rows first, then the arrays. */
+static size_t file_items(const snapshot_file *sf, tm_st_item *items) {
+  const tm_snapshot_job *job = sf->job;
   size_t n = 0;
-  if (!items) return tm_nomem(err, "a checkpoint");
+  for (int32_t i = 0; i < job->n; i++) {
+    const tm_snapshot_part *p = tm_snapshot_part_at(sf->sn, i);
+    if (p->there && file_has_ids(job, i))
+      items[n++] =
+          (tm_st_item){job->ids[i], TM_I64, tm_shape_of(1, (int64_t[]){file_rows(p)})};
+  }
   for (int32_t i = 0; i < job->n; i++) {
     const tm_snapshot_part *p = tm_snapshot_part_at(sf->sn, i);
     if (p->there) items[n++] = (tm_st_item){job->name[i], p->dtype, p->shape};
   }
+  return n;
+}
+
+static tm_status file_header(snapshot_file *sf, tm_err *err) {
+  size_t room = 2 * (size_t)sf->job->n + 1;
+  tm_st_item *items = tm_calloc(room, sizeof *items);
+  if (!items) return tm_nomem(err, "a checkpoint");
+  size_t n = file_items(sf, items);
   tm_buf head = TM_BUF_INIT(TM_ST_MAX_HEADER + TM_ST_ALIGN);
   tm_status s = tm_st_header(items, n, &head, err);
   if (s == TM_OK) s = tm_sink_put(&sf->f, head.data, head.len, err);
   tm_buf_release(&head);
-  tm_free(items, ((size_t)job->n + 1) * sizeof *items);
+  tm_free(items, room * sizeof *items);
+  return s;
+}
+
+/* Numbers of the rows of part i. */
+static tm_status file_ids(snapshot_file *sf, int32_t i, tm_err *err) {
+  int64_t *id = sf->room;
+  const size_t cap = TM_SNAPSHOT_WRITE / sizeof *id;
+  int64_t all = file_rows(tm_snapshot_part_at(sf->sn, i));
+  for (int64_t from = 0; from < all;) {
+    size_t n = tm_snapshot_ids(sf->sn, i, from, id, cap);
+    for (size_t k = 0; k < n; k++) id[k] += sf->job->first[i];
+    TM_TRY(tm_sink_put(&sf->f, id, n * sizeof *id, err));
+    from += (int64_t)n;
+  }
+  return TM_OK;
+}
+
+/* The header and the numbers; then the places of the arrays are known. */
+static tm_status file_begin(snapshot_file *sf, tm_err *err) {
+  TM_TRY(file_header(sf, err));
+  for (int32_t i = 0; i < sf->job->n; i++)
+    if (tm_snapshot_part_at(sf->sn, i)->there && file_has_ids(sf->job, i))
+      TM_TRY(file_ids(sf, i, err));
   uint64_t at = sf->f.size;
-  for (int32_t i = 0; i < job->n; i++) {
+  for (int32_t i = 0; i < sf->job->n; i++) {
     const tm_snapshot_part *p = tm_snapshot_part_at(sf->sn, i);
     sf->offset[i] = at;
     if (p->there) at += p->bytes;
   }
-  return s;
+  return TM_OK;
 }
 
 static tm_status file_asides(snapshot_file *sf, tm_err *err) {
@@ -112,7 +156,7 @@ static tm_status file_part(snapshot_file *sf, int32_t i, tm_err *err) {
 }
 
 static tm_status file_write(snapshot_file *sf, tm_err *err) {
-  TM_TRY(file_header(sf, err));
+  TM_TRY(file_begin(sf, err));
   for (int32_t i = 0; i < sf->job->n; i++)
     if (tm_snapshot_part_at(sf->sn, i)->there) TM_TRY(file_part(sf, i, err));
   TM_TRY(tm_snapshot_status(sf->sn, err));
@@ -127,6 +171,7 @@ static tm_status file_check(const tm_snapshot *sn, const tm_snapshot_job *job,
   bool fits = job->n == tm_snapshot_count(sn) && tm_path_is_name(job->file);
   for (int32_t i = 0; fits && i < job->n; i++)
     fits = !tm_snapshot_part_at(sn, i)->there || job->name[i];
+  if (fits && job->ids && !job->first) fits = false;
   return fits ? TM_OK : tm_fail(err, TM_EINVAL, "a snapshot of other arrays");
 }
 

@@ -26,6 +26,10 @@ typedef struct tm_snapshot_job {
   const char *token;      /* what the probe holds; NULL: not asked for */
   const char *const
       *name; /* of each part of the snapshot; NULL where it is not there */
+  /* Of each part: the entry for the numbers of its rows, NULL: none is wanted; and the
+   * number of its first row. */
+  const char *const *ids;
+  const int64_t *first;
   int32_t n;
   /* the answer */
   bool unseen;

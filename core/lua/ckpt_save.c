@@ -87,7 +87,7 @@ static tm_status save_all(tm_lua *ctx, tm_ckpt_writer *w, tm_save_item *it, size
                           const tm_save_options *opt, tm_save_report *sum,
                           tm_err *err) {
   for (size_t done = 0, end; done < n; done = end) {
-    tm_save_report one = {0, 0, 0};
+    tm_save_report one = {0};
     tm_session *s = save_session(ctx, it[done].uid);
     if (!s) return tm_fail(err, TM_EPRECOND, "the strategy of a variable is closed");
     end = done + save_gather(ctx, it + done, n - done, s);
@@ -95,6 +95,8 @@ static tm_status save_all(tm_lua *ctx, tm_ckpt_writer *w, tm_save_item *it, size
     if (one.pause_ns > sum->pause_ns) sum->pause_ns = one.pause_ns;
     sum->bytes += one.bytes;
     sum->streamed += one.streamed;
+    sum->lent += one.lent;
+    sum->patched += one.patched;
   }
   return TM_OK;
 }
@@ -107,10 +109,30 @@ static int save_push(lua_State *L, const tm_save_report *r) {
   lua_setfield(L, -2, "bytes");
   tm_lua_push_int64(L, r->streamed);
   lua_setfield(L, -2, "streamed");
+  tm_lua_push_int64(L, (int64_t)r->lent);
+  lua_setfield(L, -2, "lent");
+  tm_lua_push_int64(L, (int64_t)r->patched);
+  lua_setfield(L, -2, "patched");
   return 1;
 }
 
-/* writer:save(items, stream) -> { pause, bytes, streamed }, or nil and the error */
+/* { stream, mark, base, base_mark } at i; texts stay while it is on the stack */
+static tm_save_options save_options(lua_State *L, int i) {
+  tm_save_options opt = {.cancel = &tm_lua_ctx(L)->cancel};
+  if (lua_isnoneornil(L, i)) return opt;
+  luaL_checktype(L, i, LUA_TTABLE);
+  lua_pushvalue(L, i);
+  opt.mark = (uint64_t)save_field(L, "mark", 0);
+  opt.base_mark = (uint64_t)save_field(L, "base_mark", 0);
+  opt.base = save_text(L, "base");
+  lua_getfield(L, -1, "stream");
+  opt.stream = lua_toboolean(L, -1);
+  lua_pop(L, 2);
+  return opt;
+}
+
+/* writer:save(items, { stream, mark, base, base_mark }) -> { pause, bytes, streamed,
+ * lent, patched }, or nil and the error */
 int tm_lua_ckpt_save(lua_State *L) {
   tm_ckpt_writer *w = tm_lua_check_writer(L, 1);
   tm_lua *ctx = tm_lua_ctx(L);
@@ -123,8 +145,8 @@ int tm_lua_ckpt_save(lua_State *L) {
     save_item(L, &it[i], &shape[i]);
     lua_pop(L, 1);
   }
-  tm_save_options opt = {lua_toboolean(L, 3), &ctx->cancel};
-  tm_save_report report = {0, 0, 0};
+  tm_save_options opt = save_options(L, 3);
+  tm_save_report report = {0};
   tm_err err;
   tm_err_clear(&err);
   tm_status s = save_all(ctx, w, it, n, &opt, &report, &err);

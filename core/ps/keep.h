@@ -44,9 +44,13 @@ typedef struct tm_keep {
   tm_shard *sh;
   int32_t part; /* of the snapshot */
   const unsigned char *data;
-  size_t bytes, block_bytes;
+  size_t bytes, block_bytes; /* of the part; of a block as it lies in the array */
   int64_t nblock;
   uint64_t *kept;
+  /* Of a part that is only the rows that changed: their bits, and how many come before
+   * each block (and at its end).  Else NULL. */
+  uint64_t *bits;
+  int64_t *rank;
 } tm_keep;
 
 /* Its stripe is held and the block is about to change: keep it in all of the list.

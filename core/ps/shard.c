@@ -103,6 +103,8 @@ void tm_shard_unref(tm_shard *sh) {
   tm_tensor_unref(sh->cur);
   tm_tensor_unref(sh->old);
   tm_free_aligned(sh->stripe, TM_STRIPES * sizeof *sh->stripe);
+  atomic_ullong *touched = atomic_load(&sh->touched);
+  if (touched) tm_free(touched, tm_shard_words(sh) * sizeof *touched);
   pthread_mutex_destroy(&sh->mu);
   tm_free(sh, sizeof *sh);
 }
@@ -350,10 +352,37 @@ static tm_stripe *shard_lock_row(tm_shard *sh, const shard_op *op, int64_t row) 
   return st;
 }
 
+/* --- what changed --- */
+
+tm_status tm_shard_make_touched(tm_shard *sh, tm_err *err) {
+  if (atomic_load(&sh->touched) || sh->rows == 0) return TM_OK;
+  atomic_ullong *touched = tm_calloc(tm_shard_words(sh), sizeof *touched);
+  if (!touched) return tm_nomem(err, "the rows that change");
+  atomic_store(&sh->touched, touched);
+  return TM_OK;
+}
+
+void tm_shard_mark(tm_shard *sh, uint64_t base) {
+  atomic_ullong *touched = atomic_load(&sh->touched);
+  if (!touched) return;
+  for (size_t i = 0; i < tm_shard_words(sh); i++)
+    atomic_store_explicit(&touched[i], 0, memory_order_relaxed);
+  atomic_store(&sh->base, base);
+}
+
+/* Most rows that change were changed before: then it is one load. */
+static inline void shard_touch(atomic_ullong *touched, int64_t row) {
+  unsigned long long bit = 1ULL << (row & 63);
+  atomic_ullong *word = &touched[row >> 6];
+  if (!(atomic_load_explicit(word, memory_order_relaxed) & bit))
+    atomic_fetch_or_explicit(word, bit, memory_order_relaxed);
+}
+
 static void shard_apply_rows(tm_shard *sh, const shard_op *op) {
   const int64_t *ids = op->up->ids.data;
   int64_t n = op->up->ids.shape.dim[0];
   const char *y = op->up->value.data;
+  atomic_ullong *touched = atomic_load_explicit(&sh->touched, memory_order_acquire);
   for (int64_t i = 0; i < n; i++, y += sh->row_bytes) {
     if (i + SHARD_AHEAD < n) {
       shard_prefetch(sh, op->x, ids[i + SHARD_AHEAD]);
@@ -362,6 +391,7 @@ static void shard_apply_rows(tm_shard *sh, const shard_op *op) {
     }
     tm_stripe *st = shard_lock_row(sh, op, ids[i]);
     shard_run(op, sh->dtype, (size_t)ids[i] * (size_t)sh->width, y, sh->width);
+    if (touched) shard_touch(touched, ids[i]);
     tm_stripe_unlock(st);
   }
 }
@@ -370,6 +400,7 @@ static void shard_apply_rows(tm_shard *sh, const shard_op *op) {
 static void shard_apply_blocks(tm_shard *sh, const shard_op *op) {
   int64_t step = (int64_t)1 << sh->shift;
   const char *y = op->up->value.data;
+  atomic_store(&sh->base, 0);
   for (int64_t r = 0; r < sh->rows; r += step) {
     int64_t n = sh->rows - r < step ? sh->rows - r : step;
     tm_stripe *st = shard_lock_row(sh, op, r);
@@ -410,6 +441,7 @@ static void put_blocks(tm_shard *sh, char *to, int64_t first, const char *y,
   int64_t step = (int64_t)1 << sh->shift, patience_ns = TM_SNAPSHOT_PATIENCE_NS;
   shard_op op = {.keep = atomic_load_explicit(&sh->keep, memory_order_acquire),
                  .patience_ns = &patience_ns};
+  atomic_store(&sh->base, 0);
   for (int64_t r = first, end = first + n, next; r < end; r = next) {
     next = (r | (step - 1)) + 1;
     if (next > end) next = end;
@@ -523,6 +555,7 @@ size_t tm_shard_bytes(tm_shard *sh) {
   size_t one = (size_t)sh->rows * sh->row_bytes;
   tm_shard_lock(sh);
   size_t bytes = one * (sh->old ? 2 : 1);
+  if (atomic_load(&sh->touched)) bytes += tm_shard_words(sh) * sizeof(atomic_ullong);
   tm_shard_unlock(sh);
   return bytes + one * (size_t)tm_shard_count_slots(sh);
 }

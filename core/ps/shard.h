@@ -29,6 +29,7 @@ typedef struct tm_slot {
   struct tm_slot *next;
   uint64_t optimizer;
   tm_tensor *t;
+  uint64_t base; /* as the shard's */
   char name[24];
 } tm_slot;
 
@@ -53,6 +54,10 @@ typedef struct tm_shard {
   /* The version that a snapshot holds; compared, never followed. */
   _Atomic(tm_tensor *) snap;
   _Atomic(struct tm_keep *) keep; /* set and cleared while no UPDATE runs */
+  /* Rows of a table that changed since the snapshot with the mark `base`: a bit a row.
+   * NULL, or base 0: not known.  Set while no UPDATE runs. */
+  _Atomic(atomic_ullong *) touched;
+  atomic_ullong base;
 } tm_shard;
 
 TM_CHECKED tm_status tm_shard_new(const tm_shard_spec *spec, tm_shard **out,
@@ -85,6 +90,15 @@ TM_CHECKED tm_status tm_shard_read(tm_shard *sh, tm_ps_read *rd, tm_err *err);
 
 size_t tm_shard_bytes(tm_shard *sh); /* elements, slots, the extra version */
 uint64_t tm_shard_count_slots(tm_shard *sh);
+
+/* Words of a bit a row. */
+static inline size_t tm_shard_words(const tm_shard *sh) {
+  return (size_t)(sh->rows + 63) / 64;
+}
+/* Begin to count rows that change, from none, while no UPDATE runs; room for it was
+ * made before. */
+TM_CHECKED tm_status tm_shard_make_touched(tm_shard *sh, tm_err *err);
+void tm_shard_mark(tm_shard *sh, uint64_t base);
 
 /* The stripe of a row. */
 static inline tm_stripe *tm_shard_stripe(tm_shard *sh, int64_t row) {

@@ -30,6 +30,8 @@ typedef struct snapshot_part {
   tm_shard *sh;
   tm_tensor *t; /* dense */
   bool values;  /* t is the shard's version, not a slot */
+  tm_slot *slot;
+  uint64_t mark, base;
   tm_keep keep; /* kept != NULL: a table */
 } snapshot_part;
 
@@ -40,6 +42,63 @@ struct tm_snapshot {
   tm_keep_pool pool;
   snapshot_part part[];
 };
+
+/* --- blocks --- */
+
+/* Bytes of a block in the part, and where they begin. */
+static size_t keep_size(const tm_keep *k, int64_t block) {
+  if (k->bits) return (size_t)(k->rank[block + 1] - k->rank[block]) * k->sh->row_bytes;
+  size_t at = (size_t)block * k->block_bytes;
+  return k->bytes - at < k->block_bytes ? k->bytes - at : k->block_bytes;
+}
+
+static uint64_t keep_at(const tm_keep *k, int64_t block) {
+  return k->bits ? (uint64_t)k->rank[block] * k->sh->row_bytes
+                 : (uint64_t)block * k->block_bytes;
+}
+
+/* The block with row number `n` of a diff. */
+static int64_t keep_find_row(const tm_keep *k, int64_t n) {
+  int64_t lo = 0, hi = k->nblock;
+  while (hi - lo > 1) {
+    int64_t mid = lo + (hi - lo) / 2;
+    if (k->rank[mid] <= n)
+      lo = mid;
+    else
+      hi = mid;
+  }
+  return lo;
+}
+
+static int64_t keep_find(const tm_keep *k, uint64_t at) {
+  if (k->bits) return keep_find_row(k, (int64_t)(at / k->sh->row_bytes));
+  return (int64_t)(at / k->block_bytes);
+}
+
+static bool keep_has(const tm_keep *k, int64_t row) {
+  return k->bits[row >> 6] >> (row & 63) & 1;
+}
+
+/* Rows of a block: [*from, *to). */
+static void keep_rows(const tm_keep *k, int64_t block, int64_t *from, int64_t *to) {
+  *from = block << k->sh->shift;
+  *to = (block + 1) << k->sh->shift;
+  if (*to > k->sh->rows) *to = k->sh->rows;
+}
+
+/* The bytes of a block that the part has, as they are now (its stripe is held). */
+static void keep_copy_bytes(const tm_keep *k, int64_t block, unsigned char *to) {
+  int64_t row, end;
+  if (!k->bits) {
+    memcpy(to, k->data + (size_t)block * k->block_bytes, keep_size(k, block));
+    return;
+  }
+  for (keep_rows(k, block, &row, &end); row < end; row++) {
+    if (!keep_has(k, row)) continue;
+    memcpy(to, k->data + (size_t)row * k->sh->row_bytes, k->sh->row_bytes);
+    to += k->sh->row_bytes;
+  }
+}
 
 static size_t snapshot_size(int32_t n) {
   return sizeof(tm_snapshot) + (size_t)n * sizeof(snapshot_part);
@@ -60,7 +119,7 @@ static tm_keep_copy *copy_new(tm_keep *k, int64_t block, size_t n) {
   if (!c) return NULL;
   *c = (tm_keep_copy){
       .keep = k, .block = block, .n = n, .data = (unsigned char *)c + sizeof *c};
-  memcpy(c->data, k->data + (size_t)block * k->block_bytes, n);
+  keep_copy_bytes(k, block, c->data);
   return c;
 }
 
@@ -99,15 +158,11 @@ static void pool_unlist(tm_keep_pool *p, tm_keep_copy *c) {
   c->listed = false;
 }
 
-static size_t keep_size(const tm_keep *k, int64_t block) {
-  size_t at = (size_t)block * k->block_bytes;
-  return k->bytes - at < k->block_bytes ? k->bytes - at : k->block_bytes;
-}
-
 bool tm_keep_block(tm_keep *k, int64_t block) {
   for (; k; k = k->next) {
     if (k->kept[block] || atomic_load(&k->pool->over)) continue;
     size_t n = keep_size(k, block);
+    if (n == 0) continue;
     if (!pool_reserve(k->pool, n)) return false;
     tm_keep_copy *c = copy_new(k, block, n);
     if (c) {
@@ -147,6 +202,29 @@ void tm_keep_wait(tm_keep *k, int64_t *patience_ns) {
 
 /* --- taking --- */
 
+/* The rows that changed, as they are counted now. */
+static tm_status part_diff(snapshot_part *p, tm_err *err) {
+  tm_keep *k = &p->keep;
+  const tm_shard *sh = p->sh;
+  size_t words = tm_shard_words(sh);
+  const atomic_ullong *touched = atomic_load(&sh->touched);
+  k->bits = tm_malloc(words * sizeof *k->bits);
+  k->rank = tm_malloc(((size_t)k->nblock + 1) * sizeof *k->rank);
+  if (!k->bits || !k->rank) return tm_nomem(err, "a snapshot");
+  for (size_t i = 0; i < words; i++)
+    k->bits[i] = atomic_load_explicit(&touched[i], memory_order_relaxed);
+  int64_t n = 0;
+  for (int64_t b = 0, row, end; b < k->nblock; b++) {
+    k->rank[b] = n;
+    for (keep_rows(k, b, &row, &end); row < end; row++) n += keep_has(k, row);
+  }
+  k->rank[k->nblock] = n;
+  p->pub.diff = true;
+  p->pub.shape.dim[0] = n;
+  p->pub.bytes = k->bytes = (uint64_t)n * sh->row_bytes;
+  return TM_OK;
+}
+
 static tm_status part_table(snapshot_part *p, tm_keep_pool *pool, int32_t i,
                             const tm_tensor *t, tm_err *err) {
   tm_shard *sh = p->sh;
@@ -160,7 +238,12 @@ static tm_status part_table(snapshot_part *p, tm_keep_pool *pool, int32_t i,
   p->keep.nblock =
       (int64_t)((p->keep.bytes + p->keep.block_bytes - 1) / p->keep.block_bytes);
   p->keep.kept = tm_calloc((size_t)p->keep.nblock + 1, sizeof *p->keep.kept);
-  return p->keep.kept ? TM_OK : tm_nomem(err, "a snapshot");
+  if (!p->keep.kept) return tm_nomem(err, "a snapshot");
+  if (p->mark) TM_TRY(tm_shard_make_touched(sh, err));
+  bool known = p->base && atomic_load(&sh->touched) && sh->row_bytes &&
+               p->base == atomic_load(&sh->base) &&
+               (!p->slot || p->slot->base == p->base);
+  return known ? part_diff(p, err) : TM_OK;
 }
 
 /* The shard's mu is held, the store stands still. */
@@ -173,8 +256,11 @@ static tm_status part_note(snapshot_part *p, tm_keep_pool *pool, int32_t i,
     tm_slot *k = tm_shard_slot(sh, it->optimizer, it->slot);
     if (!k) return TM_OK;
     t = k->t;
+    p->slot = k;
   }
-  p->pub = (tm_snapshot_part){true, sh->dtype, sh->shape,
+  p->mark = it->mark;
+  p->base = it->base;
+  p->pub = (tm_snapshot_part){true, false, sh->dtype, sh->shape,
                               (uint64_t)sh->rows * sh->row_bytes};
   if (tm_shard_is_table(sh)) return part_table(p, pool, i, t, err);
   p->t = tm_tensor_ref(t);
@@ -205,11 +291,19 @@ static tm_status snapshot_find(tm_snapshot *sn, const tm_snapshot_item *it,
   return TM_OK;
 }
 
+static void part_mark(snapshot_part *p) {
+  if (p->slot)
+    p->slot->base = p->mark;
+  else
+    tm_shard_mark(p->sh, p->mark);
+}
+
 /* All tables at once, once nothing can fail any more. */
 static void snapshot_hang(tm_snapshot *sn) {
   for (int32_t i = 0; i < sn->n; i++) {
     tm_keep *k = &sn->part[i].keep;
     if (!k->kept) continue;
+    if (sn->part[i].mark) part_mark(&sn->part[i]);
     k->next = atomic_load(&k->sh->keep);
     atomic_store(&k->sh->keep, k);
   }
@@ -264,6 +358,8 @@ static void part_free(snapshot_part *p) {
   }
   if (k->kept) tm_free(k->kept, ((size_t)k->nblock + 1) * sizeof *k->kept);
   k->kept = NULL;
+  if (k->bits) tm_free(k->bits, tm_shard_words(p->sh) * sizeof *k->bits);
+  if (k->rank) tm_free(k->rank, ((size_t)k->nblock + 1) * sizeof *k->rank);
   part_drop(p);
   tm_shard_unref(p->sh);
 }
@@ -306,6 +402,27 @@ tm_status tm_snapshot_status(tm_snapshot *sn, tm_err *err) {
 
 /* --- reading --- */
 
+size_t tm_snapshot_ids(const tm_snapshot *sn, int32_t i, int64_t from, int64_t *out,
+                       size_t cap) {
+  const tm_keep *k = &sn->part[i].keep;
+  const tm_shape *s = &sn->part[i].pub.shape;
+  int64_t all = s->rank ? s->dim[0] : 1, row, end;
+  size_t n = 0;
+  if (from < 0 || from >= all) return 0;
+  if (!k->bits) {
+    for (; from < all && n < cap; from++) out[n++] = from;
+    return n;
+  }
+  int64_t block = keep_find_row(k, from), skip = from - k->rank[block];
+  for (; block < k->nblock && n < cap; block++)
+    for (keep_rows(k, block, &row, &end); row < end && n < cap; row++) {
+      if (!keep_has(k, row)) continue;
+      if (skip-- > 0) continue;
+      out[n++] = row;
+    }
+  return n;
+}
+
 void tm_snapshot_drop(tm_snapshot *sn, int32_t i) { part_drop(&sn->part[i]); }
 
 /* Bytes off.. of a copied block; the copy goes with its last byte (stripe held). */
@@ -337,8 +454,10 @@ static bool keep_take(tm_keep *k, int64_t block, size_t off, void *to, size_t n,
     if (c) k->kept[block] = (uint64_t)(uintptr_t)c;
   }
   if (k->kept[block] == 0) {
-    memcpy(to, k->data + (size_t)block * k->block_bytes + off, n);
-    if (n < size) pool_give_up(k->pool, TM_ENOMEM);
+    if (n == size)
+      keep_copy_bytes(k, block, to);
+    else
+      pool_give_up(k->pool, TM_ENOMEM);
     k->kept[block] = TM_KEEP_READ;
   } else if ((k->kept[block] & 3) == TM_KEEP_AWAY) {
     *crc = (uint32_t)(k->kept[block] >> 32);
@@ -356,8 +475,8 @@ static void table_next(tm_keep *k, uint64_t at, unsigned char *room, size_t cap,
                        tm_snapshot_piece *out) {
   *out = (tm_snapshot_piece){room, 0, 0};
   while (at < k->bytes && out->n < cap) {
-    int64_t block = (int64_t)(at / k->block_bytes);
-    size_t off = (size_t)(at % k->block_bytes), n = keep_size(k, block) - off;
+    int64_t block = keep_find(k, at);
+    size_t off = (size_t)(at - keep_at(k, block)), n = keep_size(k, block) - off;
     if (n > cap - out->n && out->n > 0) return; /* whole blocks, where they fit */
     if (n > cap - out->n) n = cap - out->n;
     if (!keep_take(k, block, off, room + out->n, n, &out->crc)) {
@@ -391,8 +510,8 @@ bool tm_snapshot_take_aside(tm_snapshot *sn, tm_snapshot_aside *out) {
   if (c) pool_unlist(p, c);
   pthread_mutex_unlock(&p->mu);
   if (!c) return false;
-  *out = (tm_snapshot_aside){c->keep->part, (uint64_t)c->block * c->keep->block_bytes,
-                             c->data, c->n, c};
+  *out =
+      (tm_snapshot_aside){c->keep->part, keep_at(c->keep, c->block), c->data, c->n, c};
   return true;
 }
 

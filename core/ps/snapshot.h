@@ -36,12 +36,17 @@ typedef struct tm_snapshot_item {
   uint64_t uid, optimizer;
   uint32_t shard;
   char slot[24];
+  /* Of row tables.  mark: from this moment on count the rows that change, under this
+   * number.  base: the number of an earlier moment; only what changed since is wanted.
+   * 0: neither. */
+  uint64_t mark, base;
 } tm_snapshot_item;
 
 typedef struct tm_snapshot_part {
   bool there; /* false: a slot that was not made yet */
+  bool diff;  /* only the rows that changed since `base`: see tm_snapshot_ids */
   tm_dtype dtype;
-  tm_shape shape;
+  tm_shape shape; /* with so many rows */
   uint64_t bytes;
 } tm_snapshot_part;
 
@@ -68,6 +73,10 @@ typedef struct tm_snapshot_piece {
  * next call).  Each byte can be asked for once. `at` is 0 or where a piece ended. */
 void tm_snapshot_next(tm_snapshot *sn, int32_t i, uint64_t at, void *room, size_t cap,
                       tm_snapshot_piece *out);
+/* Numbers of the rows of part i (which need not be a diff), rising: from its row number
+ * `from` on at most cap of them.  How many were put. */
+size_t tm_snapshot_ids(const tm_snapshot *sn, int32_t i, int64_t from, int64_t *out,
+                       size_t cap);
 /* Nothing more is asked for of part i. */
 void tm_snapshot_drop(tm_snapshot *sn, int32_t i);
 

@@ -257,10 +257,13 @@ static ssize_t gate_pwrite(int fd, const void *p, size_t n, off_t at) {
   return gate_shut() ? -1 : SYS->pwrite(fd, p, n, at);
 }
 
-static const tm_file_ops gate_ops = {gate_open,  gate_write,  gate_fsync,
-                                     gate_close, gate_rename, gate_exchange,
-                                     gate_mkdir, gate_unlink, gate_rmdir,
-                                     gate_pwrite};
+static int gate_link(const char *a, const char *b) {
+  return gate_shut() ? -1 : SYS->link(a, b);
+}
+
+static const tm_file_ops gate_ops = {
+    gate_open,  gate_write,  gate_fsync, gate_close,  gate_rename, gate_exchange,
+    gate_mkdir, gate_unlink, gate_rmdir, gate_pwrite, gate_link};
 
 /* What a manager does: save, list, delete the one before. */
 static tm_status turn(const char *where, int n, tm_err *err) {

@@ -184,6 +184,139 @@ static void copies_put_away_before_their_turn_are_of_the_moment(void **state) {
   hammered(40000, 256, 4, true); /* 40 MB an array: copies fill their room */
 }
 
+/* --- what changed --- */
+
+static void with(tm_snapshot_item *it, uint64_t mark, uint64_t base) {
+  for (size_t i = 0; i < TM_COUNT(all); i++) {
+    it[i] = all[i];
+    it[i].mark = mark;
+    it[i].base = base;
+  }
+}
+
+/* Lay the parts of a later snapshot over the arrays of an earlier one. */
+static int64_t lay_over(tm_snapshot *sn, float **x, float **got, int64_t width) {
+  int64_t changed = 0;
+  for (int32_t i = 0; i < tm_snapshot_count(sn); i++) {
+    const tm_snapshot_part *p = tm_snapshot_part_at(sn, i);
+    if (!p->there) continue;
+    if (!p->diff) {
+      memcpy(x[i], got[i], (size_t)p->bytes);
+      continue;
+    }
+    int64_t n = p->shape.dim[0], id[7], last = -1;
+    changed += n;
+    for (int64_t from = 0; from < n;) {
+      size_t some = tm_snapshot_ids(sn, i, from, id, 7);
+      assert_true(some > 0);
+      for (size_t k = 0; k < some; k++, from++) {
+        assert_true(id[k] > last);
+        last = id[k];
+        memcpy(x[i] + id[k] * width, got[i] + from * width,
+               (size_t)width * sizeof(float));
+      }
+    }
+    assert_int_equal(tm_snapshot_ids(sn, i, n, id, 7), 0);
+  }
+  return changed;
+}
+
+static void hammered_diff(int64_t rows, int64_t width, int turns, bool asides) {
+  tm_store *s = store();
+  tm_err err = {0};
+  atomic_bool stop = false;
+  atomic_long done = 0;
+  pthread_t t[2];
+  hammer h[2];
+  tm_snapshot *sn;
+  tm_snapshot_item it[TM_COUNT(all)];
+  float *x[TM_COUNT(all)], *got[TM_COUNT(all)];
+  make(s, 1, mat(rows, width), 0);
+  make(s, 2, mat(rows, width), 0);
+  make(s, 3, tm_shape_scalar(), 0);
+  for (int i = 0; i < 2; i++) {
+    h[i] = (hammer){s, width, rows, (uint64_t)i + 1, &stop, &done};
+    assert_int_equal(pthread_create(&t[i], NULL, hammer_main, &h[i]), 0);
+  }
+  while (atomic_load(&done) < 3) tm_sleep_ns(100000);
+  with(it, 7, 0);
+  assert_ok_err(tm_snapshot_take(s, it, TM_COUNT(all), &sn, &err), &err);
+  collect(sn, x, asides);
+  tm_snapshot_free(sn);
+  check(x, rows, width);
+  with(it, 0, 7);
+  for (int turn = 0; turn < turns; turn++) {
+    assert_ok_err(tm_snapshot_take(s, it, TM_COUNT(all), &sn, &err), &err);
+    assert_true(tm_snapshot_part_at(sn, 0)->diff && tm_snapshot_part_at(sn, 3)->diff);
+    assert_false(tm_snapshot_part_at(sn, 2)->diff);
+    long before = atomic_load(&done);
+    if (turn % 2)
+      while (atomic_load(&done) < before + 20) tm_sleep_ns(100000);
+    collect(sn, got, asides);
+    assert_ok_err(tm_snapshot_status(sn, &err), &err);
+    assert_true(lay_over(sn, x, got, width) <= 3 * rows);
+    tm_snapshot_free(sn);
+    check(x, rows, width);
+    release(got);
+  }
+  atomic_store(&stop, true);
+  for (int i = 0; i < 2; i++) {
+    void *bad;
+    pthread_join(t[i], &bad);
+    assert_null(bad);
+  }
+  release(x);
+  tm_store_free(s);
+}
+
+static void rows_that_changed_make_the_moment_with_the_earlier_one(void **state) {
+  (void)state;
+  hammered_diff(20011, 8, 16, false);
+  hammered_diff(1037, 1500, 10, false);
+  hammered_diff(5001, 1, 10, false);
+  hammered_diff(40000, 256, 3, true);
+}
+
+static void nothing_changed_is_a_part_of_no_rows(void **state) {
+  (void)state;
+  tm_store *s = store();
+  tm_err err = {0};
+  tm_snapshot *sn;
+  tm_snapshot_item it[TM_COUNT(all)];
+  float *x[TM_COUNT(all)];
+  uint64_t seed = 1;
+  make(s, 1, mat(500, 4), 0);
+  make(s, 2, mat(500, 4), 0);
+  make(s, 3, tm_shape_scalar(), 0);
+  assert_ok(bump(s, 4, 500, &seed));
+  with(it, 7, 0);
+  assert_ok_err(tm_snapshot_take(s, it, TM_COUNT(all), &sn, &err), &err);
+  tm_snapshot_free(sn);
+  with(it, 0, 7);
+  assert_ok_err(tm_snapshot_take(s, it, TM_COUNT(all), &sn, &err), &err);
+  assert_true(tm_snapshot_part_at(sn, 0)->diff);
+  assert_int_equal(tm_snapshot_part_at(sn, 0)->bytes, 0);
+  collect(sn, x, false);
+  release(x);
+  tm_snapshot_free(sn);
+  /* Another mark, and an assignment of all, end it: the whole is given. */
+  with(it, 0, 8);
+  assert_ok_err(tm_snapshot_take(s, it, TM_COUNT(all), &sn, &err), &err);
+  assert_false(tm_snapshot_part_at(sn, 0)->diff);
+  tm_snapshot_free(sn);
+  float *value = calloc(2000, sizeof *value);
+  tm_ps_place place = {.uid = 1, .slot = -1};
+  tm_view v = {TM_F32, mat(500, 4), value};
+  assert_ok_err(tm_store_put(s, &place, &v, &err), &err);
+  free(value);
+  with(it, 0, 7);
+  assert_ok_err(tm_snapshot_take(s, it, TM_COUNT(all), &sn, &err), &err);
+  assert_false(tm_snapshot_part_at(sn, 0)->diff);
+  assert_true(tm_snapshot_part_at(sn, 1)->diff);
+  tm_snapshot_free(sn);
+  tm_store_free(s);
+}
+
 /* --- bounds --- */
 
 static void writers_wait_for_the_reader_when_copies_fill_their_room(void **state) {
@@ -451,6 +584,8 @@ int main(void) {
       cmocka_unit_test(sums_of_parts_make_the_sum_of_the_whole),
       cmocka_unit_test(a_snapshot_is_of_one_moment_while_writers_go_on),
       cmocka_unit_test(copies_put_away_before_their_turn_are_of_the_moment),
+      cmocka_unit_test(rows_that_changed_make_the_moment_with_the_earlier_one),
+      cmocka_unit_test(nothing_changed_is_a_part_of_no_rows),
       cmocka_unit_test(writers_wait_for_the_reader_when_copies_fill_their_room),
       cmocka_unit_test(a_reader_that_stands_still_does_not_stop_training),
       cmocka_unit_test(a_dense_shard_costs_one_version_more),

@@ -69,21 +69,22 @@ end
 --- fn(), again when a ps was lost under it and restored.
 local function again(fn) return require("tidemill.distribute.restoring").again(fn) end
 
---- Write a checkpoint of exactly this path, without number: the path, or nil and why not.
-function methods:write(path)
-  path = check_path("write", path)
-  return again(function() return saving.save(path, tree.walk(rawget(self, "_root"))) end)
+local function write(self, path, how)
+  return again(function() return saving.save(path, tree.walk(rawget(self, "_root")), how) end)
 end
 
+--- Write a checkpoint of exactly this path, without number: the path, or nil and why not.
+function methods:write(path) return write(self, check_path("write", path)) end
+
 --- Write PREFIX-N, N being save_counter: the path, or nil and why not.
----@param given? { number: integer, keep_state: boolean }  of the manager
+---@param given? { number: integer, keep_state: boolean, how: table }  of the manager
 function methods:save(prefix, given)
   prefix = check_path("save", prefix)
   local v = counter(self)
   local before = v:read():item()
   v:assign(before + 1)
   local path = ("%s-%d"):format(prefix, given and given.number or before + 1)
-  local saved, err = self:write(path)
+  local saved, err = write(self, check_path("save", path), given and given.how)
   if saved and not (given and given.keep_state) then
     local dir, name = state.split(path)
     local ok

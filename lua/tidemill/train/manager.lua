@@ -14,7 +14,9 @@
 local checkpoints = require "tidemill.train.checkpoint"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local increments = require "tidemill.train.increments"
 local options = require "tidemill.lib.options"
+local saving = require "tidemill.train.saving"
 local state = require "tidemill.train.state"
 local values = require "tidemill.lib.values"
 
@@ -43,7 +45,7 @@ end
 
 local known = {
   "keep_checkpoint_every_n_hours", "step_counter", "checkpoint_interval", "init_fn", max_to_keep = 5,
-  checkpoint_name = "ckpt",
+  checkpoint_name = "ckpt", incremental = false,
 }
 
 local function check(o)
@@ -110,6 +112,7 @@ function M.new(checkpoint, directory, given)
   local o = options.read("CheckpointManager", given, known)
   check(o)
   local self = { checkpoint = checkpoint, directory = directory:gsub("(.)/+$", "%1"), _o = o,
+    _increments = increments.new("CheckpointManager", o.incremental),
     checkpoint_interval = o.checkpoint_interval, _marks = {} }
   adopt(self)
   return setmetatable(self, Manager)
@@ -193,8 +196,10 @@ function methods:save(given, more)
   if not due(self, now, o.check_interval) then return nil end
   local prefix = state.join(self.directory, self._o.checkpoint_name)
   local at = self._count and self._count()
-  local path, err = self.checkpoint:save(prefix, { number = o.checkpoint_number, keep_state = true })
+  local how = self._increments and self._increments:how()
+  local path, err = self.checkpoint:save(prefix, { number = o.checkpoint_number, keep_state = true, how = how })
   if not path then return nil, err end
+  if how then self._increments:saved(path, how, saving.last) end
   local _, name = state.split(path)
   local ok
   ok, err = record(self, name, self._forget)

@@ -81,18 +81,18 @@ local function add_items(items, l)
   end
 end
 
-local function write_leaves(w, tree, stream)
+local function write_leaves(w, tree, how)
   local items = {}
   for _, l in ipairs(tree.leaves) do
     if in_cluster(l) then add_items(items, l) else write[l.kind](w, l) end
   end
-  if #items > 0 then M.last = must(w:save(items, stream)) end
+  if #items > 0 then M.last = must(w:save(items, how)) end
 end
 
-local function write_all(path, tree, stream)
+local function write_all(path, tree, how)
   local w = must(core.ckpt.create(path))
   local ok, err = pcall(function()
-    write_leaves(w, tree, stream)
+    write_leaves(w, tree, how)
     for _, a in ipairs(tree.aliases) do must(w:value(M.ALIAS .. a[1], a[2])) end
     must(w:commit())
   end)
@@ -102,9 +102,12 @@ local function write_all(path, tree, stream)
 end
 
 --- Save a tree at a path: the path, or nil and the error.
----@param stream? boolean  this process writes all files, also those of ps
-function M.save(path, tree, stream)
-  local ok, x = pcall(write_all, path, tree, stream)
+---@param how? { stream: boolean, mark: integer, base: string, base_mark: integer }  stream:
+---this process writes all files, also those of ps; mark: a later save may be based on
+---this one; base, base_mark: this one is based on an earlier (core/cluster/save.h)
+function M.save(path, tree, how)
+  M.last = nil
+  local ok, x = pcall(write_all, path, tree, how)
   if ok then return x end
   return nil, errors.wrap(x)
 end
