@@ -261,4 +261,19 @@ describe("a lost ps", function()
     local out = k:ends()
     assert.is_truthy(out:find "restored\tckpt%-1\t/job:ps/task:0\ntrue\ttrue\ttrue\ttrue\t1\n$", out .. k.boss:err())
   end)
+
+  it("is survived by the loop of docs/running.md (pain points 1, 2, 11)", function()
+    local text = io.open("docs/running.md"):read("a"):match "## A ps that comes back.-```lua\n(.-)```"
+    local k = clusters.start(2, 2)
+    text = text:gsub('"runs/demo"', ("%q"):format(k.dir .. "/demo")):gsub("local path, err", 'print "saved" %0')
+    k:chief("io.stdout:setvbuf 'line'\n" .. text)
+    for i = 0, 1 do
+      k:says(i == 0 and "saved" or "are lost.*saved")
+      k:kill("ps", i)
+      k:run("ps", i)
+      k:says(i == 0 and "are lost" or "are lost.*are lost")
+    end
+    local out = k:ends(20)
+    assert.is_truthy(out:find "done\t2%d%d%d\t2\n$", out .. k.boss:err())
+  end)
 end)
