@@ -23,6 +23,7 @@ enum { COORD_TRIES = 64 }; /* workers that a closure may lose before it is to bl
 static const double COORD_AHEAD_S = 0.002; /* work that a worker may hold */
 
 void coord_item_free(coord_item *it) {
+  coord_wants_free(it);
   for (int32_t i = 0; i < it->narg; i++) tm_tensor_unref(it->arg[i].t);
   tm_free(it->arg, (size_t)it->narg * sizeof *it->arg);
   tm_graph_unref(it->graph);
@@ -30,8 +31,16 @@ void coord_item_free(coord_item *it) {
   tm_free(it, sizeof *it);
 }
 
+int64_t coord_waiting(const tm_coordinator *c) {
+  return (int64_t)(coord_queue_count(&c->queue) + c->napart) + c->owned;
+}
+
 bool coord_idle(const tm_coordinator *c) {
-  return c->running == 0 && c->owned == 0 && !coord_queue_head(&c->queue);
+  return c->running == 0 && coord_waiting(c) == 0;
+}
+
+bool coord_full(const tm_coordinator *c) {
+  return coord_queue_count(&c->queue) + c->napart >= c->queue.max;
 }
 
 void coord_cancel_item(tm_coordinator *c, coord_item *it) {
@@ -57,18 +66,24 @@ void coord_requeue(tm_coordinator *c, coord_item *it) {
 void coord_drop_own(tm_coordinator *c, coord_worker *w) {
   coord_item *it;
   while ((it = coord_queue_pop(&w->own))) {
+    uint64_t id = it->id;
     c->owned--;
     coord_cancel_item(c, it);
+    coord_args_done(c, id);
   }
   pthread_cond_broadcast(&c->changed);
 }
 
+void coord_note_failure(tm_coordinator *c, const tm_err *err) {
+  if (c->failed) return;
+  c->failed = true;
+  c->failure = *err;
+}
+
 void coord_fail(tm_coordinator *c, const tm_err *err) {
-  if (!c->failed) {
-    c->failed = true;
-    c->failure = *err;
-  }
   coord_item *it;
+  coord_note_failure(c, err);
+  coord_args_cancel(c);
   while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(c, it);
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
@@ -205,10 +220,14 @@ static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion
   }
   if (d->status == TM_OK) {
     if (it->value) tm_remote_value_set(it->value, d->out, d->nout);
+    coord_args_done(c, it->id);
   } else {
     bool lost = c->lost && d->status == TM_ECANCELLED;
     if (it->value) tm_remote_value_fail(it->value, lost ? &c->lost_why : &d->err);
-    if (!(d->status == TM_ECANCELLED && c->failed)) coord_fail(c, &d->err);
+    bool late = d->status == TM_ECANCELLED && c->failed;
+    coord_note_failure(c, &d->err);
+    coord_args_done(c, it->id);
+    if (!late) coord_fail(c, &d->err);
   }
   coord_item_free(it);
 }

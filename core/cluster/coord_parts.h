@@ -3,6 +3,7 @@
  *
  *   coordinator.c      schedule, join, done; making and ending one
  *   coord_dispatch.c   handing closures out, taking completions
+ *   coord_args.c       closures whose arguments are not there yet
  *   coord_workers.c    the life of a worker: lost, away, back, removed
  *   coord_resources.c  what lives on every worker
  *   coord_barrier.c    moments without UPDATEs
@@ -15,6 +16,7 @@
 
 #include <pthread.h>
 
+#include "base/map.h"
 #include "cluster/coord_queue.h"
 #include "cluster/coordinator.h"
 
@@ -78,6 +80,8 @@ struct tm_coordinator {
   pthread_t janitor;
   bool closing, suspended;
   coord_queue queue;
+  tm_map *apart; /* number of a closure to a list of those that wait for its result */
+  size_t napart;
   tm_remote_hub *hub;
   uint64_t next_id;
   int64_t running, owned; /* closures that are out; in `own` queues */
@@ -109,6 +113,8 @@ void coord_drop_own(tm_coordinator *c, coord_worker *w);
 bool coord_idle(const tm_coordinator *c); /* nothing queued, nothing out */
 /* The lowest unfinished closure. */
 uint64_t coord_lowest(const tm_coordinator *c);
+bool coord_full(const tm_coordinator *c);
+int64_t coord_waiting(const tm_coordinator *c); /* closures that are not out */
 /* Hand out what fits. */
 void coord_dispatch(tm_coordinator *c);
 /* The first error is kept; what is queued is cancelled, what runs is stopped. */
@@ -125,6 +131,21 @@ bool coord_recall_one(tm_coordinator *c);
 void coord_recall(tm_coordinator *c, coord_worker *w, int32_t keep);
 /* Of links; mu not held. */
 void coord_on_done(void *ud, const tm_completion *d, int32_t n);
+
+/* Remember the first error; coord_fail does what follows from it. */
+void coord_note_failure(tm_coordinator *c, const tm_err *err);
+
+/* --- coord_args.c --- */
+
+TM_CHECKED tm_status coord_args_check(const tm_coordinator *c, const tm_carg *arg,
+                                      int32_t narg, tm_err *err);
+TM_CHECKED tm_status coord_wants_take(coord_item *it, const tm_carg *arg, int32_t narg);
+void coord_wants_free(coord_item *it);
+/* A new closure: to its place, or apart.  It may fail (see failed). */
+void coord_args_enter(tm_coordinator *c, coord_item *it);
+/* The value of closure `id` is set: those that wait for it go on, or fail. */
+void coord_args_done(tm_coordinator *c, uint64_t id);
+void coord_args_cancel(tm_coordinator *c);
 
 /* --- coord_workers.c --- */
 

@@ -14,6 +14,13 @@
 #include "cluster/remote_value.h"
 #include "graph/exec.h"
 
+/* An argument that is a result. */
+typedef struct coord_want {
+  int32_t arg, out; /* which argument (-1: none, it is only awaited), which result */
+  tm_remote_value *value;
+  char name[64]; /* of the argument, for messages */
+} coord_want;
+
 typedef struct coord_item {
   struct coord_item *next;
   uint64_t id;
@@ -22,7 +29,9 @@ typedef struct coord_item {
   tm_arg_value *arg;
   tm_remote_value *value; /* NULL: nobody wants it */
   int32_t tries;          /* workers lost while it ran */
-  int32_t only;           /* index of the worker that it is for, -1: any */
+  int32_t nwant;
+  coord_want *want; /* arguments that were results, until all are there */
+  int32_t only;     /* index of the worker that it is for, -1: any */
 } coord_item;
 
 typedef struct coord_queue {

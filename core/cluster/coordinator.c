@@ -25,7 +25,9 @@ static void coord_release(tm_coordinator *c) {
   for (int32_t i = 0; i < c->nworker; i++)
     coord_queue_give_back(&c->queue, &c->worker[i]->out);
   while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(c, it);
+  coord_args_cancel(c);
   for (int32_t i = 0; i < c->nworker; i++) coord_drop_own(c, c->worker[i]);
+  tm_map_free(c->apart);
   for (int32_t i = 0; i < c->nworker; i++) coord_worker_free(c->worker[i]);
   tm_free(c->worker, (size_t)c->max_worker * sizeof *c->worker);
   coord_resources_free(c);
@@ -64,7 +66,8 @@ tm_status tm_coordinator_new(const tm_coordinator_options *opt,
   c->opt = *opt;
   c->next_id = 1;
   coord_queue_init(&c->queue, (size_t)opt->queue_size);
-  if (coord_make_workers(c, n) || tm_remote_hub_new(&c->hub)) goto fail;
+  if (tm_map_new(&c->apart) || coord_make_workers(c, n) || tm_remote_hub_new(&c->hub))
+    goto fail;
   pthread_mutex_lock(&c->mu); /* the janitor finds workers with links */
   if (pthread_create(&c->janitor, NULL, coord_janitor, c)) {
     pthread_mutex_unlock(&c->mu);
@@ -121,8 +124,15 @@ static tm_status coord_raise(tm_coordinator *c, int64_t deadline_ns, tm_cancel *
   return s;
 }
 
+/* Without what is only waited for. */
+static int32_t coord_count_args(const tm_carg *arg, int32_t all) {
+  while (all > 0 && arg[all - 1].kind == TM_CARG_AFTER) all--;
+  return all;
+}
+
 static tm_status coord_item_new(tm_coordinator *c, tm_graph *g, const tm_carg *arg,
-                                int32_t narg, coord_item **out) {
+                                int32_t all, coord_item **out) {
+  int32_t narg = coord_count_args(arg, all);
   coord_item *it = tm_calloc(1, sizeof *it);
   if (!it) return TM_ENOMEM;
   it->only = -1;
@@ -134,7 +144,8 @@ static tm_status coord_item_new(tm_coordinator *c, tm_graph *g, const tm_carg *a
     it->arg[i].t = arg[i].kind == TM_CARG_TENSOR ? tm_tensor_ref(arg[i].t) : NULL;
     it->arg[i].iterator = arg[i].resource;
   }
-  if (it->narg == narg && tm_remote_value_new(c->hub, &it->value) == TM_OK) {
+  if (it->narg == narg && coord_wants_take(it, arg, all) == TM_OK &&
+      tm_remote_value_new(c->hub, &it->value) == TM_OK) {
     *out = it;
     return TM_OK;
   }
@@ -142,8 +153,9 @@ static tm_status coord_item_new(tm_coordinator *c, tm_graph *g, const tm_carg *a
   return TM_ENOMEM;
 }
 
-static tm_status coord_check_args(const tm_graph *g, const tm_carg *arg, int32_t narg,
+static tm_status coord_check_args(const tm_graph *g, const tm_carg *arg, int32_t all,
                                   tm_err *err) {
+  int32_t narg = coord_count_args(arg, all);
   if (narg != g->narg)
     return tm_fail(err, TM_EINVAL, "%s takes %d arguments, got %d", g->name, g->narg,
                    narg);
@@ -156,7 +168,7 @@ static tm_status coord_check_args(const tm_graph *g, const tm_carg *arg, int32_t
 
 /* There is such a worker, and room for a closure. */
 static tm_status coord_room(const tm_coordinator *c, int32_t only, tm_err *err) {
-  if (only < 0) return coord_queue_full(&c->queue) ? TM_EAGAIN : TM_OK;
+  if (only < 0) return coord_full(c) ? TM_EAGAIN : TM_OK;
   if (only >= c->nworker || c->worker[only]->state == COORD_GONE)
     return tm_fail(err, TM_ENOTFOUND, "there is no worker %d (any more)", only);
   return coord_queue_full(&c->worker[only]->own) ? TM_EAGAIN : TM_OK;
@@ -169,7 +181,8 @@ tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t only, tm_graph *
   if (value) *value = NULL;
   TM_TRY(coord_check_args(g, arg, narg, err));
   pthread_mutex_lock(&c->mu);
-  tm_status s = coord_raise(c, -1, NULL, err);
+  tm_status s = c->failed && c->running > 0 ? TM_EAGAIN : coord_raise(c, 0, NULL, err);
+  if (s == TM_OK) s = coord_args_check(c, arg, narg, err);
   if (s == TM_OK) s = coord_room(c, only, err);
   if (s == TM_OK && coord_item_new(c, g, arg, narg, &it))
     s = tm_nomem(err, "a closure");
@@ -183,8 +196,11 @@ tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t only, tm_graph *
       tm_remote_value_unref(it->value);
       it->value = NULL;
     }
-    coord_requeue(c, it);
-    coord_dispatch(c);
+    coord_args_enter(c, it);
+    if (c->failed)
+      coord_fail(c, &c->failure);
+    else
+      coord_dispatch(c);
     if (c->running == 0) pthread_cond_signal(&c->work); /* is anybody there? */
   }
   pthread_mutex_unlock(&c->mu);
@@ -205,14 +221,14 @@ static tm_status coord_wait(tm_coordinator *c, bool for_room, int64_t timeout_ns
   int64_t deadline = coord_deadline(timeout_ns);
   tm_status s = TM_OK;
   pthread_mutex_lock(&c->mu);
-  while (!c->failed && (for_room ? coord_queue_full(&c->queue) : !coord_idle(c))) {
+  while (!c->failed && (for_room ? coord_full(c) : !coord_idle(c))) {
     s = tm_cond_wait_until(&c->changed, &c->mu, deadline, cancel);
     if (s == TM_OK) continue;
-    s = tm_fail(
-        err, s,
-        s == TM_ETIMEOUT ? "%s: time is up; %" PRId64 " functions run, %zu wait"
-                         : "%s: interrupted; %" PRId64 " functions run, %zu wait",
-        for_room ? "schedule" : "join", c->running, coord_queue_count(&c->queue));
+    s = tm_fail(err, s,
+                s == TM_ETIMEOUT
+                    ? "%s: time is up; %" PRId64 " functions run, %" PRId64 " wait"
+                    : "%s: interrupted; %" PRId64 " functions run, %" PRId64 " wait",
+                for_room ? "schedule" : "join", c->running, coord_waiting(c));
     break;
   }
   if (s == TM_OK) s = coord_raise(c, deadline, cancel, err);
@@ -231,9 +247,10 @@ tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns, tm_cancel *
 }
 
 tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err) {
+  tm_status s = TM_OK;
   pthread_mutex_lock(&c->mu);
-  tm_status s = coord_raise(c, -1, NULL, err);
   *done = coord_idle(c);
+  if (*done) s = coord_raise(c, 0, NULL, err);
   pthread_mutex_unlock(&c->mu);
   return s;
 }
@@ -269,7 +286,7 @@ void tm_coordinator_get_stats(tm_coordinator *c, tm_coordinator_stats *out,
                               tm_worker_stats *workers, int32_t max) {
   pthread_mutex_lock(&c->mu);
   *out = c->stats;
-  out->queued = (int64_t)coord_queue_count(&c->queue);
+  out->queued = coord_waiting(c);
   out->running = c->running;
   out->nworker = c->nworker;
   for (int32_t i = 0; i < c->nworker && i < max; i++) {

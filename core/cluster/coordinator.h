@@ -45,15 +45,24 @@ TM_CHECKED tm_status tm_coordinator_new(const tm_coordinator_options *opt,
 void tm_coordinator_free(tm_coordinator *c);
 
 /* An argument of a closure. */
-typedef enum tm_carg_kind { TM_CARG_TENSOR, TM_CARG_PER_WORKER } tm_carg_kind;
+typedef enum tm_carg_kind {
+  TM_CARG_TENSOR,
+  TM_CARG_PER_WORKER,
+  TM_CARG_REMOTE,
+  TM_CARG_AFTER /* no argument, last: a result that is only waited for */
+} tm_carg_kind;
 typedef struct tm_carg {
   tm_carg_kind kind;
-  tm_tensor *t;      /* TENSOR: borrowed */
-  uint64_t resource; /* PER_WORKER iterator: the same uid on each worker */
+  tm_tensor *t;           /* TENSOR: borrowed */
+  uint64_t resource;      /* PER_WORKER iterator: the same uid on each worker */
+  tm_remote_value *value; /* REMOTE: borrowed; the closure waits for it */
+  int32_t out;            /* ... and takes this one of its results, from 0 */
+  const char *name;       /* ... for messages: "[1].x" */
 } tm_carg;
 
-/* TM_EAGAIN when the queue is full (nothing queued); any pending error is raised
- * here.  value may be NULL: nobody wants the result. */
+/* TM_EAGAIN, nothing queued: wait for room (the queue is full, or what runs is being
+ * cancelled).  A pending error is raised here.  value may be NULL: nobody wants the
+ * result.  A closure whose argument failed fails with that error's code. */
 TM_CHECKED tm_status tm_coordinator_schedule(tm_coordinator *c, tm_graph *g,
                                              const tm_carg *arg, int32_t narg,
                                              tm_remote_value **value, tm_err *err);
@@ -69,7 +78,7 @@ TM_CHECKED tm_status tm_coordinator_wait_room(tm_coordinator *c, int64_t timeout
                                               tm_cancel *cancel, tm_err *err);
 TM_CHECKED tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns,
                                          tm_cancel *cancel, tm_err *err);
-/* *done: nothing queued, nothing running. Raises a pending error. */
+/* *done: nothing queued, nothing running; then a pending error is raised. */
 TM_CHECKED tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err);
 
 /* What all need (a ps) is gone for good: what runs and waits fails with `why`, and so

@@ -92,6 +92,8 @@ void tm_remote_value_unref(tm_remote_value *v) {
 void tm_remote_value_set_step(tm_remote_value *v, uint64_t step) { v->step = step; }
 uint64_t tm_remote_value_step(tm_remote_value *v) { return v->step; }
 
+const tm_remote_hub *tm_remote_value_hub(const tm_remote_value *v) { return v->hub; }
+
 bool tm_remote_value_wanted(tm_remote_value *v) {
   return atomic_load_explicit(&v->refs, memory_order_relaxed) > 1;
 }

@@ -26,6 +26,7 @@ tm_remote_value *tm_remote_value_ref(tm_remote_value *v);
 void tm_remote_value_unref(tm_remote_value *v);
 void tm_remote_value_set_step(tm_remote_value *v, uint64_t step);
 uint64_t tm_remote_value_step(tm_remote_value *v); /* number of the closure */
+const tm_remote_hub *tm_remote_value_hub(const tm_remote_value *v);
 /* Somebody besides the coordinator holds it. */
 bool tm_remote_value_wanted(tm_remote_value *v);
 /* Set once: outputs (references are taken), or an error. */

@@ -91,6 +91,37 @@ static int coordinator_check(lua_State *L) {
   return 0;
 }
 
+static tm_remote_value *check_remote(lua_State *L, int i) {
+  return ((remote_box *)luaL_checkudata(L, i, REMOTE_MT))->v;
+}
+
+/* {value, which of its results from 1, name} */
+static tm_carg coordinator_remote_argument(lua_State *L, int t) {
+  tm_carg a = {.kind = TM_CARG_REMOTE};
+  lua_rawgeti(L, t, 1);
+  lua_rawgeti(L, t, 2);
+  lua_rawgeti(L, t, 3);
+  a.value = check_remote(L, -3);
+  a.out = (int32_t)luaL_checkinteger(L, -2) - 1;
+  a.name = luaL_checkstring(L, -1);
+  lua_pop(L, 3); /* the table keeps them */
+  return a;
+}
+
+/* The argument on top of the stack. */
+static tm_carg coordinator_argument(lua_State *L, int number) {
+  int64_t uid = 0;
+  if (lua_type(L, -1) == LUA_TTABLE)
+    return coordinator_remote_argument(L, lua_gettop(L));
+  tm_value *v = tm_lua_test_value(L, lua_gettop(L));
+  if (v ? !v->t : !tm_lua_integer(L, -1, &uid))
+    tm_lua_fail(L, TM_EINVAL, "argument %d belongs to a trace, or is no tensor",
+                number);
+  return (tm_carg){.kind = v ? TM_CARG_TENSOR : TM_CARG_PER_WORKER,
+                   .t = v ? v->t : NULL,
+                   .resource = (uint64_t)uid};
+}
+
 /* coordinator:schedule(graph, args, worker?): args is a flat list of Tensors and uids
  * of per-worker iterators; worker: index from 0 of the only one that may run it. A
  * RemoteValue, or nothing when the queue is full. */
@@ -99,18 +130,14 @@ static int coordinator_schedule(lua_State *L) {
   tm_graph *g = tm_lua_check_graph(L, 2);
   luaL_checktype(L, 3, LUA_TTABLE);
   int32_t only = lua_isnoneornil(L, 4) ? -1 : (int32_t)luaL_checkinteger(L, 4);
-  size_t n = lua_rawlen(L, 3);
-  if (n > TM_MAX_LIST) return tm_lua_fail(L, TM_EINVAL, "too many arguments");
+  size_t n = lua_rawlen(L, 3), more = lua_istable(L, 5) ? lua_rawlen(L, 5) : 0;
   tm_carg arg[TM_MAX_LIST];
-  for (size_t i = 0; i < n; i++) {
-    int64_t uid = 0;
-    lua_rawgeti(L, 3, (int)i + 1);
-    tm_value *v = tm_lua_test_value(L, lua_gettop(L));
-    if (v ? !v->t : !tm_lua_integer(L, -1, &uid))
-      return tm_lua_fail(L, TM_EINVAL,
-                         "argument %d belongs to a trace, or is no tensor", (int)i + 1);
-    arg[i] = (tm_carg){v ? TM_CARG_TENSOR : TM_CARG_PER_WORKER, v ? v->t : NULL,
-                       (uint64_t)uid};
+  if (n > TM_MAX_LIST || more > TM_MAX_LIST - n)
+    return tm_lua_fail(L, TM_EINVAL, "too many arguments");
+  for (size_t i = 0; i < n + more; i++) {
+    lua_rawgeti(L, i < n ? 3 : 5, (int)(i < n ? i : i - n) + 1);
+    arg[i] = coordinator_argument(L, (int)i + 1);
+    if (i >= n) arg[i].kind = TM_CARG_AFTER;
     lua_pop(L, 1); /* the list keeps it */
   }
   remote_box *b = lua_newuserdatauv(L, sizeof *b, 0);
@@ -119,7 +146,8 @@ static int coordinator_schedule(lua_State *L) {
   lua_setmetatable(L, -2);
   tm_err err;
   tm_err_clear(&err);
-  tm_status s = tm_coordinator_schedule_on(c, only, g, arg, (int32_t)n, &b->v, &err);
+  tm_status s =
+      tm_coordinator_schedule_on(c, only, g, arg, (int32_t)(n + more), &b->v, &err);
   if (s == TM_EAGAIN) return 0;
   tm_lua_check(L, s, &err);
   return 1;
@@ -413,10 +441,6 @@ static int coordinator_stats(lua_State *L) {
 }
 
 /* --- remote values --- */
-
-static tm_remote_value *check_remote(lua_State *L, int i) {
-  return ((remote_box *)luaL_checkudata(L, i, REMOTE_MT))->v;
-}
 
 static int remote_gc(lua_State *L) {
   remote_box *b = lua_touserdata(L, 1);

@@ -62,6 +62,10 @@ local function leaf_key(x, path, flat)
     flat[#flat + 1] = x
     return iterator_key(x)
   end
+  if type(mt) == "table" and mt.__tm_spec then
+    flat[#flat + 1] = x
+    return "t" .. x.key
+  end
   if type(mt) == "table" and mt.__tm_tensor then
     flat[#flat + 1] = core.as_value(x)
     return "t" .. core.typekey(flat[#flat])
@@ -116,6 +120,7 @@ end
 local function trace_now(self, args)
   local shape
   local context = { name = self.name, first = self.trace_count == 0 }
+  local types
   local raw = trace.graph(self.name, function(tr)
     local inputs = { n = args.n }
     for i = 1, args.n do
@@ -127,12 +132,14 @@ local function trace_now(self, args)
     end
     local flat
     shape, flat = results_of(self, r)
+    types = {}
+    for i, v in ipairs(flat) do types[i] = { dtype = v.dtype, shape = v.shape, key = core.typekey(v) } end
     return flat
   end, context)
   self.trace_count = self.trace_count + 1
   local graph = core.graph_optimize(raw)
   return {
-    graph = graph, results = shape, handles = variable.handles(core.graph_variables(graph)),
+    graph = graph, results = shape, types = types, handles = variable.handles(core.graph_variables(graph)),
     --- Results in the structure of the function, from the flat list of tensors.
     rebuild = function(list)
       return nest.unpack(nest.map(function(i) return list[i.at] end, shape))
@@ -148,9 +155,12 @@ local function check_signature(self, args)
   end
   local out = { n = args.n }
   for i, s in ipairs(spec) do
-    local x = core.as_value(args[i], s.dtype)
-    local fits = x.dtype == (s.dtype or "float32") and x.rank == #s.shape
-    for d, n in ipairs(s.shape) do fits = fits and (n == -1 or x.shape[d] == n) end
+    local promised = (getmetatable(args[i]) or {}).__tm_spec
+    local x = promised and args[i] or core.as_value(args[i], s.dtype)
+    local fits = x.dtype == (s.dtype or "float32") and #x.shape == #s.shape
+    for d, n in ipairs(s.shape) do
+      fits = fits and (n == -1 or x.shape[d] == n or (promised and x.shape[d] == -1))
+    end
     if not fits then
       errors.raise("invalid_argument", "%s: argument %d is %s of shape (%s), the signature says %s (%s)", self.name,
         i, x.dtype, table.concat(x.shape, ", "), s.dtype or "float32", table.concat(s.shape, ", "))
@@ -184,10 +194,15 @@ local function concrete(self, args)
   return c, flat
 end
 
---- A stand-in for a tensor of a declared type, for traces by input_signature.
+local Placeholder = { __tm_spec = true }
+
+--- A stand-in for a tensor of a declared type: for traces by input_signature, and for
+--- results that are not there yet.
 function M.placeholder(spec)
-  return setmetatable({ dtype = spec.dtype or "float32", shape = spec.shape }, { __tm_spec = true })
+  return setmetatable({ dtype = spec.dtype or "float32", shape = spec.shape, key = spec.key }, Placeholder)
 end
+
+function M.is_placeholder(x) return getmetatable(x) == Placeholder end
 
 local symbolic_plain = symbolic
 symbolic = function(tr, x)
@@ -201,7 +216,8 @@ function Function:_concrete(args)
   local list = { n = args.n or #args }
   for i = 1, list.n do list[i] = args[i] end
   local c, flat = concrete(self, list)
-  return { graph = c.graph, args = flat, rebuild = c.rebuild, handles = c.handles }
+  return { graph = c.graph, args = flat, rebuild = c.rebuild, handles = c.handles, results = c.results,
+    types = c.types }
 end
 
 local function inputs_of(flat)

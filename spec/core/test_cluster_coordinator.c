@@ -324,7 +324,7 @@ static void a_cancelled_closure_hands_its_batch_back(void **state) {
   tm_graph *next = next_function(ds);
   tm_graph *bad = one_input("bad", "check_numerics", 0.0F / 0.0F);
   assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, false, &err), &err);
-  tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
+  tm_carg arg = {.kind = TM_CARG_PER_WORKER, .resource = 7};
   tm_remote_value *v;
   tm_tensor **out;
   int32_t n;
@@ -388,7 +388,7 @@ static void a_batch_fetched_ahead_by_a_closure_that_moved_is_not_lost(void **sta
   tm_dataset *ds = numbers(N);
   tm_graph *next = next_function(ds), *nap = nap_function(0.03);
   assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, false, &err), &err);
-  tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
+  tm_carg arg = {.kind = TM_CARG_PER_WORKER, .resource = 7};
   int seen[N] = {0};
   for (int i = 0; i < N; i += 4) {
     tm_remote_value *v[4];
@@ -427,7 +427,7 @@ static void what_was_handed_out_runs_again_after_a_pause_and_nothing_fails(
   tm_dataset *ds = numbers(1000);
   tm_graph *g = count_function(), *next = next_function(ds), *nap = nap_function(30);
   assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, false, &err), &err);
-  tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
+  tm_carg arg = {.kind = TM_CARG_PER_WORKER, .resource = 7};
   for (int turn = 0; turn < 3; turn++) {
     for (int i = 0; i < N; i++) {
       tm_remote_value_unref(schedule(&b, g));

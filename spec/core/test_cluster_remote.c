@@ -323,7 +323,7 @@ static void arguments_and_results_of_all_sizes_come_back(void **state) {
     assert_ok(tm_tensor_new(TM_F32, &type.shape, &t, &err));
     for (int64_t k = 0; k < sizes[i]; k++) ((float *)t->v.data)[k] = (float)k;
     tm_graph *g = echo_function(&type);
-    tm_carg arg = {TM_CARG_TENSOR, t, 0};
+    tm_carg arg = {.kind = TM_CARG_TENSOR, .t = t};
     back = value_of(schedule(&b, g, &arg, 1));
     assert_true(tm_shape_equal(&back->v.shape, &t->v.shape));
     assert_memory_equal(back->v.data, t->v.data, (size_t)sizes[i] * 4);
@@ -335,7 +335,7 @@ static void arguments_and_results_of_all_sizes_come_back(void **state) {
   tm_tensor *t, *back;
   tm_graph *g = echo_function(&text);
   assert_ok(tm_tensor_strings(&text.shape, (tm_str[]){{"moon", 4}, {"", 0}}, &t, &err));
-  tm_carg arg = {TM_CARG_TENSOR, t, 0};
+  tm_carg arg = {.kind = TM_CARG_TENSOR, .t = t};
   back = value_of(schedule(&b, g, &arg, 1));
   assert_memory_equal(((tm_str *)back->v.data)[0].p, "moon", 4);
   assert_int_equal(((tm_str *)back->v.data)[1].n, 0);
@@ -355,7 +355,7 @@ static void iterators_live_on_the_workers(void **state) {
   assert_ok_err(tm_data_range(0, 20, 1, &ds, &err), &err);
   tm_graph *g = next_function(ds);
   assert_ok_err(tm_coordinator_add_iterator(b.c, 7, ds, 1, false, &err), &err);
-  tm_carg arg = {TM_CARG_PER_WORKER, NULL, 7};
+  tm_carg arg = {.kind = TM_CARG_PER_WORKER, .resource = 7};
   for (int64_t i = 0; i < 20; i++) {
     tm_tensor *t = value_of(schedule(&b, g, &arg, 1));
     assert_int_equal(*(int64_t *)t->v.data, i);

@@ -3,6 +3,7 @@
 local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local func = require "tidemill.func"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local per_worker = require "tidemill.distribute.per_worker"
@@ -105,17 +106,27 @@ local function as_function(self, fn)
   return f
 end
 
---- Remote values among the arguments: wait for them, name the argument on failure.
-local function resolve(args, path)
+--- Remote values among the arguments become stand-ins of their results' types: the
+--- function waits for the values, its caller does not.  A function without results gives
+--- nil; that it is to be waited for goes to `after`.
+local function stand_in(args, path, after)
   if getmetatable(args) == RemoteValue then
-    local ok, v = pcall(args.get, args)
-    if ok then return v end
-    local e = errors.wrap(v)
-    errors.raise(e.code, "argument %s failed: %s", path, e.message)
+    if args._results.n == 0 then
+      after[#after + 1] = { args._handle, 1, path }
+      return nil
+    end
+    local r = nest.map(function(slot)
+      local p = func.placeholder(args._types[slot.at])
+      p.remote = { args._handle, slot.at, path }
+      return p
+    end, args._results)
+    if r.n == 1 then return r[1] end
+    r.n = nil
+    return r
   end
   if type(args) ~= "table" or getmetatable(args) ~= nil then return args end
   local out = {}
-  for k, v in pairs(args) do out[k] = resolve(v, nest.path(path, k)) end
+  for k, v in pairs(args) do out[k] = stand_in(v, nest.path(path, k), after) end
   return out
 end
 
@@ -137,6 +148,7 @@ local function flat_argument(self, x)
     errors.raise("invalid_argument", "this iterator lives in the chief's process: make one on the workers with "
       .. "coordinator:create_per_worker_dataset(ds):iterator()")
   end
+  if func.is_placeholder(x) then return x.remote end
   return x
 end
 
@@ -152,7 +164,12 @@ local function schedule(self, fn, args, only)
       type(args))
   end
   args = args or {}
-  if has_remote(args) then args = resolve(args, "") end
+  local n, after = args.n or #args, nil
+  if has_remote(args) then
+    after = {}
+    args = stand_in(args, "", after)
+    args.n = n
+  end
   args = per_worker.expand(self, args)
   local f = as_function(self, fn)
   local concrete = self.strategy:scope(function() return f:_concrete(args) end)
@@ -162,12 +179,13 @@ local function schedule(self, fn, args, only)
   end
   local flat = concrete.args
   for i = 1, #flat do flat[i] = flat_argument(self, flat[i]) end
-  local value = handle:schedule(concrete.graph, flat, only)
+  local value = handle:schedule(concrete.graph, flat, only, after)
   while not value do
     wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice) end)
-    value = handle:schedule(concrete.graph, flat, only)
+    value = handle:schedule(concrete.graph, flat, only, after)
   end
-  return setmetatable({ _handle = value, _rebuild = concrete.rebuild }, RemoteValue)
+  return setmetatable({ _handle = value, _rebuild = concrete.rebuild, _results = concrete.results,
+    _types = concrete.types }, RemoteValue)
 end
 
 --- Queue fn(args...) for some worker; returns a RemoteValue at once.
