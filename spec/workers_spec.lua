@@ -235,6 +235,33 @@ describe("workers", function()
     exact(14)
   end)
 
+  it("that are lost meanwhile: schedule from several coroutines on a full queue does not lock up", function()
+    T = tasks.new(P, { workers = 2, ps = 1 }):start()
+    strategy = D.ParameterServerStrategy(D.SimpleClusterResolver(D.ClusterSpec(T.jobs), { task_type = "chief" }),
+      { heartbeat_interval = 0.2, heartbeat_timeout = 1 })
+    c = D.ClusterCoordinator(strategy, { queue_size = 4 })
+    strategy:scope(function() counters = { tm.Variable(0, { dtype = "int64" }) } end)
+    count = function() counters[1]:assign_add(1) end
+    local f, ended = slow(0.002), 0
+    for _ = 1, 5 do
+      tm.async(function()
+        for _ = 1, 60 do c:schedule(f) end
+        ended = ended + 1
+      end)
+    end
+    for i = 1, 100 do
+      c:schedule(f)
+      if i == 20 then T.worker[1]:kill() end
+      if i == 50 then
+        T.worker[2]:kill() -- none is left
+        T.worker[1]:wait(5)
+        T:task("worker", 0)
+      end
+    end
+    while ended < 5 do c:join() end
+    exact(400)
+  end)
+
   it("that are all gone: the coordinator waits, and goes on when one is back", function()
     open { workers = 2, ps = 1 }
     local f = slow(0.005)

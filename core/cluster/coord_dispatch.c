@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cluster/coord_parts.h"
+#include "ps/tokens.h"
 
 /*
  * Design.  No thread hands work on: schedule dispatches in the caller's thread,
@@ -14,7 +15,9 @@
  *       counts those that are out.
  *   (2) While `failed` is set nothing is queued and nothing is dispatched.
  *   (3) Closures that are out of a worker <= window <= COORD_WINDOW_MAX.
- *   (4) A closure whose worker is lost stays out until every ps refuses that worker's
+ *   (4) No closure is handed out TM_TOKENS_MAX or more above the lowest unfinished one:
+ *       that is how many tokens a ps keeps.
+ *   (5) A closure whose worker is lost stays out until every ps refuses that worker's
  *       incarnation; only then it is queued again.
  */
 enum { COORD_TRIES = 64 }; /* workers that a closure may lose before it is to blame */
@@ -141,12 +144,18 @@ static bool coord_hand_out(tm_coordinator *c, coord_worker *w, coord_item *it,
   return false;
 }
 
+/* The head of q may go out. */
+static bool coord_may_go(const coord_queue *q, uint64_t lowest) {
+  const coord_item *head = coord_queue_head(q);
+  return head && head->id - lowest < TM_TOKENS_MAX;
+}
+
 /* What waits for one worker only. */
 static void coord_dispatch_own(tm_coordinator *c) {
   uint64_t lowest = coord_lowest(c);
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
-    while (w->state == COORD_READY && coord_queue_head(&w->own) &&
+    while (w->state == COORD_READY && coord_may_go(&w->own, lowest) &&
            w->out.n < w->window) {
       c->owned--;
       if (!coord_hand_out(c, w, coord_queue_pop(&w->own), lowest)) break;
@@ -159,9 +168,10 @@ void coord_dispatch(tm_coordinator *c) {
   if (c->owned && !c->suspended) coord_dispatch_own(c);
   if (c->suspended || !coord_queue_head(&c->queue) || !(w = coord_pick(c))) return;
   uint64_t lowest = coord_lowest(c);
-  do {
+  while (coord_may_go(&c->queue, lowest) && w) {
     if (!coord_hand_out(c, w, coord_queue_pop(&c->queue), lowest)) return;
-  } while (coord_queue_head(&c->queue) && (w = coord_pick(c)));
+    w = coord_pick(c);
+  }
 }
 
 /* --- completions (a worker's thread) --- */

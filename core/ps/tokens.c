@@ -74,12 +74,30 @@ static bool tokens_drop_one(tm_tokens *t) {
   return false;
 }
 
+/* Go on with a map of those that stay; false: no memory for it. */
+static bool tokens_sift(tm_tokens *t) {
+  tm_map *keep;
+  size_t pos = 0;
+  uint64_t closure;
+  void *turns;
+  if (tm_map_new(&keep)) return false;
+  while (tm_map_next(t->seen, &pos, &closure, NULL, NULL, &turns))
+    if (closure >= t->lowest && tm_map_put(keep, closure, turns)) {
+      tm_map_free(keep);
+      return false;
+    }
+  tm_map_free(t->seen);
+  t->seen = keep;
+  return true;
+}
+
 static void tokens_advance(tm_tokens *t, uint64_t lowest) {
   if (lowest <= t->lowest) return;
   uint64_t from = t->lowest;
   t->lowest = lowest;
   if (lowest - from > tm_map_count(t->seen)) {
-    while (tokens_drop_one(t)) continue;
+    if (tokens_sift(t)) return;
+    while (tokens_drop_one(t)) continue; /* slow, but needs no memory */
     return;
   }
   for (uint64_t c = from; c < lowest; c++) tm_map_del(t->seen, c);
