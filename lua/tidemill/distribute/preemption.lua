@@ -204,7 +204,7 @@ end
 function methods:block_until_worker_exit(given)
   local o = options.read("block_until_worker_exit", given, { "timeout" })
   if o.timeout ~= nil then options.number("block_until_worker_exit", "timeout", o.timeout, 0) end
-  update(self)
+  deliver(self)
   local deadline = o.timeout and core.time() + o.timeout
   while core.departures() > 0 and core.departures_left() > 0 do
     if deadline and core.time() >= deadline then return false end
