@@ -108,10 +108,10 @@ endif
 
 # ---- build ----
 
-.PHONY: all lib tests help
+.PHONY: all lib tests tools help
 all: lib $(CORE_SO) $(HOST)
 lib: $(LIB_A) $(LIB_SO)
-tests: $(TEST_BIN) $(REPLAY_BIN) $(B)/proxy
+tests: $(TEST_BIN) $(REPLAY_BIN) tools
 
 help:
 	@sed -n 's/^#: //p' Makefile
@@ -192,8 +192,9 @@ $(B)/fuzz/%: $(B)/obj/spec/fuzz/%.o $(LIB_A)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(TM_LDFLAGS) -fsanitize=fuzzer -o $@ $< $(LIB_A) $(LIBS)
 
-# A wire between two tasks that tests can cut.
-$(B)/proxy: $(B)/obj/spec/tools/proxy.o
+# A wire between two tasks that tests can cut; a server whose answers are files.
+tools: $(B)/proxy $(B)/httpd
+$(B)/proxy $(B)/httpd: $(B)/%: $(B)/obj/spec/tools/%.o
 	$(call say,LD,$@)
 	$(Q)$(CC) $(TM_LDFLAGS) -o $@ $< $(LIBS)
 
@@ -224,7 +225,7 @@ test-code: all tests
 	@$(RUN_TESTS) c lua
 test-c: all tests
 	@$(RUN_TESTS) c
-test-lua: all $(B)/proxy
+test-lua: all tools
 	@$(RUN_TESTS) lua
 check:
 	@$(RUN_TESTS) check
@@ -250,7 +251,7 @@ test-ndebug:
 test-clang:
 	+@$(SUB) CC=clang test-code
 test-luajit:
-	+@$(SUB) LUA=luajit all
+	+@$(SUB) LUA=luajit all tools
 	@B=build-luajit LUA=luajit spec/tools/run.sh luajit
 test-valgrind: all tests
 	@$(RUN_TESTS) valgrind

@@ -74,7 +74,9 @@ describe("iterators on workers", function()
     assert.equal(57, at[1] + at[2])
     for _ = 1, 2 do -- from the same place twice
       it:restore(state)
-      for w, list in pairs(by_worker(results(40, sum, { it }))) do assert.same(order(tonumber(at[w + 1]), #list), list) end
+      for w, list in pairs(by_worker(results(40, sum, { it }))) do
+        assert.same(order(tonumber(at[w + 1]), #list), list)
+      end
     end
   end)
 
@@ -220,7 +222,8 @@ describe("create_per_worker_resource", function()
   it("tells an error only to functions that use the resource, with the message it had", function()
     local broken = c:create_per_worker_resource(function() error "my own mistake" end)
     local bad = c:create_per_worker_resource(function()
-      return { v = tm.Variable(tm.check_numerics(1 / (tm.cast(D.current_worker_index(), "float32") * 0), "gone wrong")) }
+      local zero = tm.cast(D.current_worker_index(), "float32") * 0
+      return { v = tm.Variable(tm.check_numerics(1 / zero, "gone wrong")) }
     end)
     assert.equal(3, c:schedule(function() return tm.tensor(3) end):fetch())
     c:join() -- what is not used never raises
@@ -281,7 +284,8 @@ describe("PerWorkerVariable", function()
     raises("failed_precondition", "in strategy:scope", D.PerWorkerVariable, 1)
     strategy:scope(function()
       raises("invalid_argument", "trainable", D.PerWorkerVariable, 1, { trainable = true })
-      raises("failed_precondition", "outside of traced functions", tm.func(function() return D.PerWorkerVariable(1) end))
+      local traced = tm.func(function() return D.PerWorkerVariable(1) end)
+      raises("failed_precondition", "outside of traced functions", traced)
     end)
   end)
 end)

@@ -96,7 +96,7 @@ describe("the iterator of a worker that comes back", function()
     assert.equal("go\n" .. table.concat(want, " ") .. "\ntrue\n", k:ends(), k.boss:err())
   end)
 
-  it("is by itself: other workers' go on, and closures that move take from those (pain point 15: dlrover 770)", function()
+  it("is by itself: other workers' go on, closures that move take from those (pain point 15: dlrover 770)", function()
     local k = killed(2, [[
       local it = c:create_per_worker_dataset(tm.data.range(100000):with_options{ on_restart = "resume" }):iterator()
       local slow = tm.func(function(i)

@@ -117,7 +117,7 @@ static bool board_gone(const board_entry *e, tm_cancel *cancel) {
                           .cancel = cancel};
   int fd;
   tm_err_clear(&err);
-  if (tm_addr_connect(e->d.address, true, o.connect_timeout_ns, &fd, NULL, &err))
+  if (tm_addr_connect(e->d.address, true, o.connect_timeout_ns, NULL, &fd, NULL, &err))
     return true;
   close(fd);
   snprintf(o.self.purpose, sizeof o.self.purpose, "control");

@@ -129,7 +129,8 @@ static tm_status remote_connect(remote_client *r, int64_t timeout_ns, tm_err *er
     tm_channel_set_silence(r->ch, r->opt.silence_ns);
   }
   if (s) remote_disconnect(r);
-  if (s && err && !err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
+  if (s && err && !err->task[0])
+    memcpy(err->task, r->c.task[0] ? r->c.task : p->task, sizeof err->task);
   return s;
 }
 

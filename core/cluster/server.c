@@ -322,6 +322,15 @@ tm_status tm_server_join(tm_server *s, tm_cancel *cancel, tm_err *err) {
   return st;
 }
 
+tm_status tm_server_wait(tm_server *s, int64_t timeout_ns, tm_cancel *cancel,
+                         tm_err *err) {
+  int64_t until = tm_now_ns() + timeout_ns;
+  tm_status st;
+  while ((st = server_look(s, cancel, err)) == TM_EAGAIN && tm_now_ns() < until)
+    tm_sleep_ns(timeout_ns < 20000000 ? timeout_ns : 20000000);
+  return st;
+}
+
 void tm_server_free(tm_server *s) {
   if (!s) return;
   tm_netloop_free(s->loop);

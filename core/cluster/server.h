@@ -38,6 +38,9 @@ const char *tm_server_task(const tm_server *s);
 /* Serve until stopped (TM_OK), cancelled (TM_ECANCELLED), or without a chief for too
  * long (TM_ETIMEOUT).  cancel may be NULL. */
 TM_CHECKED tm_status tm_server_join(tm_server *s, tm_cancel *cancel, tm_err *err);
+/* The same for at most timeout_ns; TM_EAGAIN: it serves on. */
+TM_CHECKED tm_status tm_server_wait(tm_server *s, int64_t timeout_ns, tm_cancel *cancel,
+                                    tm_err *err);
 void tm_server_stop(tm_server *s);
 /* This task is asked to end: its chief is told why, a worker finishes what it started
  * and hands the rest back, a ps serves on.  join then ends with TM_OK once the chief

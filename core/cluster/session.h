@@ -38,7 +38,8 @@ typedef struct tm_session_options {
   double chief_timeout;  /* seconds that tasks wait for the next chief; 0: for ever */
   double worker_timeout; /* seconds that work waits without any worker; 0: for ever */
   tm_ps_failure on_ps_failure;
-  tm_board *board; /* where tasks that will leave are noted; may be NULL */
+  tm_board *board;   /* where tasks that will leave are noted; may be NULL */
+  tm_cancel *cancel; /* of the host: ends what its thread waits for; may be NULL */
 } tm_session_options;
 
 /* Start (in this process) or connect to the tasks of a cluster. */

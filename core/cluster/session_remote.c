@@ -205,6 +205,7 @@ tm_status tm_session_data(session_remote *r, int32_t i, bool retry, tm_ps_client
                           tm_err *err) {
   tm_ps_remote_options o = remote_data_options(r, i);
   o.channel.retry = retry;
+  o.channel.cancel = r->cancel;
   return tm_ps_client_lane(&o, out, err);
 }
 
@@ -250,7 +251,7 @@ static tm_status session_reach_remote(tm_session *s, int32_t index,
   ro.start.nworker = s->nworker;
   ro.start.incarnation = w->incarnation;
   ro.once = cancel != NULL;
-  ro.cancel = cancel;
+  ro.cancel = cancel ? cancel : s->remote->cancel;
   return tm_remote_worker(&ro, out, err);
 }
 
@@ -304,6 +305,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   s->save_lane = session_save_remote;
   s->watch = session_watch;
   s->excuse = session_excuse;
+  r->cancel = o->cancel;
   tm_err_clear(&r->why);
   pthread_mutex_init(&r->mu, NULL);
   r->nps = o->nps;
@@ -347,7 +349,8 @@ static tm_status remote_claim(session_remote *r, tm_err *err) {
   tm_channel_options o = {.self = r->self,
                           .connect_timeout_ns = r->start.connect_timeout_ns,
                           .silence_ns = r->start.connect_timeout_ns,
-                          .retry = true};
+                          .retry = true,
+                          .cancel = r->cancel};
   uint64_t highest = 0;
   for (int32_t i = 0; i < r->ntask; i++) {
     tm_term t;
@@ -367,6 +370,7 @@ tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
   for (int32_t i = 0; i < o->nps; i++) {
     tm_remote_options ro = tm_session_remote_options(r, i, r->address[i]);
     ro.task = r->ps[i].task;
+    ro.cancel = r->cancel;
     TM_TRY(tm_session_dial_ps(&r->ps[i], 0, &ro, &r->ps[i].control, err));
     TM_TRY(tm_session_data(r, i, true, &s->ps[i], err));
   }

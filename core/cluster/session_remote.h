@@ -44,9 +44,10 @@ typedef struct session_remote {
   char (*address)[280];          /* ntask: of the ps, then of the workers */
   const char **ps_where;         /* nps: addresses of the ps */
   tm_hello self;
-  tm_start start;  /* what every task is told; index is not set */
-  tm_cancel hurry; /* the coordinator is being closed */
-  tm_cancel stop;  /* the session is: ends inquests */
+  tm_start start;    /* what every task is told; index is not set */
+  tm_cancel *cancel; /* of the host; may be NULL */
+  tm_cancel hurry;   /* the coordinator is being closed */
+  tm_cancel stop;    /* the session is: ends inquests */
 } session_remote;
 
 /* Another chief took over: the coordinator is lost for good (mu held). */

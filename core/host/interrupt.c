@@ -133,13 +133,13 @@ void tm_interrupt_open(lua_State *L, tm_cancel *cancel) {
 void tm_interrupt_begin(lua_State *L) {
   interrupt_hits = interrupt_terms;
   interrupt_raised = false;
+  if (interrupt_cancel) tm_cancel_reset(interrupt_cancel);
   interrupt_running = L;
 }
 
 void tm_interrupt_end(lua_State *L) {
   interrupt_running = NULL;
   lua_sethook(L, NULL, 0, 0);
-  if (interrupt_cancel) tm_cancel_reset(interrupt_cancel);
 }
 
 void tm_interrupt_close(void) {

@@ -94,6 +94,7 @@ static int session_open(lua_State *L) {
   o.threads = 1;
   o.board = tm_lua_ctx(L)->board;
   o.seed = tm_lua_ctx(L)->seed;
+  o.cancel = &tm_lua_ctx(L)->cancel;
   o.heartbeat_interval = opt_number(L, "heartbeat_interval", 1);
   o.heartbeat_timeout = opt_number(L, "heartbeat_timeout", 10);
   o.connect_timeout = opt_number(L, "connect_timeout", 60);

@@ -46,12 +46,25 @@ static int server_start(lua_State *L) {
   return 1;
 }
 
-/* server:join(): until it is stopped, or the chief stays away for too long */
-static int server_join(lua_State *L) {
+/* server:wait(seconds) -> true: it was stopped, or has left; raises when the chief
+ * stays away for too long; false: it serves on.  nil waits for ever. */
+static int server_wait(lua_State *L) {
+  tm_server *s = check_server(L, 1);
+  tm_cancel *cancel = &tm_lua_ctx(L)->cancel;
   tm_err err;
   tm_err_clear(&err);
-  tm_lua_check(L, tm_server_join(check_server(L, 1), &tm_lua_ctx(L)->cancel, &err),
-               &err);
+  double seconds = luaL_optnumber(L, 2, -1);
+  tm_status st = seconds < 0
+                     ? tm_server_join(s, cancel, &err)
+                     : tm_server_wait(s, (int64_t)(seconds * 1e9), cancel, &err);
+  if (st != TM_EAGAIN) tm_lua_check(L, st, &err);
+  lua_pushboolean(L, st == TM_OK);
+  return 1;
+}
+
+/* server:leave(why, grace): wait then ends soon */
+static int server_leave(lua_State *L) {
+  tm_server_leave(check_server(L, 1), luaL_checkstring(L, 2), luaL_checknumber(L, 3));
   return 0;
 }
 
@@ -94,7 +107,8 @@ static int server_unused_port(lua_State *L) {
 }
 
 void tm_lua_open_server(lua_State *L, int core) {
-  static const luaL_Reg server[] = {{"join", server_join},
+  static const luaL_Reg server[] = {{"wait", server_wait},
+                                    {"leave", server_leave},
                                     {"port", server_port},
                                     {"close", server_close},
                                     {NULL, NULL}};

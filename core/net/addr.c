@@ -137,12 +137,14 @@ static int addr_connect_unix(uint16_t port) {
 }
 
 /* Wait until a connect in progress is through; 0 or an errno. */
-static int addr_finish(int fd, int64_t deadline) {
+static int addr_finish(int fd, int64_t deadline, tm_cancel *cancel) {
   for (;;) {
     int64_t left = deadline - tm_now_ns();
     if (left <= 0) return ETIMEDOUT;
+    if (tm_cancelled(cancel)) return ECANCELED;
+    int64_t most = cancel ? 50 : 1000; /* with a flag look at it now and then */
     struct pollfd p = {.fd = fd, .events = POLLOUT};
-    int n = poll(&p, 1, (int)(left / 1000000 + 1 > 1000 ? 1000 : left / 1000000 + 1));
+    int n = poll(&p, 1, (int)(left / 1000000 + 1 > most ? most : left / 1000000 + 1));
     if (n < 0 && errno != EINTR) return errno;
     if (n > 0) break;
   }
@@ -151,12 +153,13 @@ static int addr_finish(int fd, int64_t deadline) {
   return getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) < 0 ? errno : e;
 }
 
-static int addr_connect_one(const struct addrinfo *ai, int64_t deadline, int *out) {
+static int addr_connect_one(const struct addrinfo *ai, int64_t deadline,
+                            tm_cancel *cancel, int *out) {
   int fd = socket(ai->ai_family, SOCK_STREAM, 0), e = 0;
   if (fd < 0) return errno;
   if (tm_addr_prepare(fd, false)) e = EIO;
   if (!e && connect(fd, ai->ai_addr, ai->ai_addrlen) < 0)
-    e = errno == EINPROGRESS ? addr_finish(fd, deadline) : errno;
+    e = errno == EINPROGRESS ? addr_finish(fd, deadline, cancel) : errno;
   if (e)
     close(fd);
   else
@@ -164,8 +167,8 @@ static int addr_connect_one(const struct addrinfo *ai, int64_t deadline, int *ou
   return e;
 }
 
-tm_status tm_addr_connect(const char *text, bool use_unix, int64_t timeout_ns, int *fd,
-                          bool *is_unix, tm_err *err) {
+tm_status tm_addr_connect(const char *text, bool use_unix, int64_t timeout_ns,
+                          tm_cancel *cancel, int *fd, bool *is_unix, tm_err *err) {
   struct addrinfo *list = NULL;
   uint16_t port;
   int e = ECONNREFUSED;
@@ -176,9 +179,11 @@ tm_status tm_addr_connect(const char *text, bool use_unix, int64_t timeout_ns, i
   if (use_unix && list && addr_is_here(list)) *fd = addr_connect_unix(port);
   if (is_unix) *is_unix = *fd >= 0;
   for (struct addrinfo *ai = list; ai && *fd < 0; ai = ai->ai_next)
-    e = addr_connect_one(ai, deadline, fd);
+    e = addr_connect_one(ai, deadline, cancel, fd);
   freeaddrinfo(list);
   if (*fd >= 0) return TM_OK;
+  if (e == ECANCELED)
+    return tm_fail(err, TM_ECANCELLED, "the connection to %s was cancelled", text);
   return tm_fail(err, TM_EUNAVAILABLE, "no connection to %s: %s", text, strerror(e));
 }
 

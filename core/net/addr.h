@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "base/status.h"
 
 typedef struct tm_addr {
@@ -25,10 +26,11 @@ TM_CHECKED tm_status tm_addr_parse(const char *text, bool listening, tm_addr *ou
                                    tm_err *err);
 
 /* A connected, non-blocking socket.  use_unix: try that first where the host is this
- * one.  *is_unix may be NULL.  TM_EUNAVAILABLE names the address. */
+ * one.  *is_unix and cancel (ends the waiting) may be NULL.  TM_EUNAVAILABLE names the
+ * address. */
 TM_CHECKED tm_status tm_addr_connect(const char *text, bool use_unix,
-                                     int64_t timeout_ns, int *fd, bool *is_unix,
-                                     tm_err *err);
+                                     int64_t timeout_ns, tm_cancel *cancel, int *fd,
+                                     bool *is_unix, tm_err *err);
 
 /* Listening, non-blocking sockets.  *port is the real one; *ufd is -1 where Unix
  * sockets are of no use. */

@@ -327,11 +327,12 @@ static tm_status channel_open(const tm_channel_options *opt, tm_channel **out,
   if (ch->spin < 0) ch->spin = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? CHANNEL_SPIN_NS : 0;
   strncpy(ch->address, opt->address, sizeof ch->address - 1);
   if (opt->expect_task) strncpy(ch->task, opt->expect_task, sizeof ch->task - 1);
-  tm_status s =
-      tm_addr_connect(opt->address, !opt->no_unix, timeout, &ch->fd, &ch->is_unix, err);
+  tm_status s = tm_addr_connect(opt->address, !opt->no_unix, timeout, opt->cancel,
+                                &ch->fd, &ch->is_unix, err);
   ch->silence = timeout;
   if (s == TM_OK) s = channel_greet(ch, opt, err);
   ch->silence = opt->silence_ns;
+  if (s && err && !err->task[0]) memcpy(err->task, ch->task, sizeof err->task);
   if (s == TM_OK)
     *out = ch;
   else

@@ -191,7 +191,8 @@ static void throw_bytes(const echo *e, const void *p, size_t n) {
   int fd;
   tm_err err = {0};
   char sink[512];
-  assert_ok_err(tm_addr_connect(e->address, false, 2000000000, &fd, NULL, &err), &err);
+  assert_ok_err(tm_addr_connect(e->address, false, 2000000000, NULL, &fd, NULL, &err),
+                &err);
   assert_int_equal(send(fd, p, n, MSG_NOSIGNAL), n);
   shutdown(fd, SHUT_WR);
   for (int i = 0; i < 200; i++) {

@@ -18,7 +18,6 @@
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
-local resolvers = require "tidemill.distribute.resolvers"
 local tm = require "tidemill.lib.lazy"
 local wait = require "tidemill.distribute.wait"
 
@@ -32,7 +31,7 @@ local Watcher = { __name = "tm.PreemptionWatcher" }
 local methods = {}
 
 local LOOK = 0.05 -- seconds between two looks for a process that ends
-local GRACE = 30 -- seconds that a chief has for its checkpoint
+local GRACE = 30 -- seconds that a chief has for its checkpoint, a server to leave
 
 local open = setmetatable({}, { __mode = "k" }) -- every watcher that is not closed
 local listening = {} -- those with functions: kept alive
@@ -102,7 +101,10 @@ end
 
 local function take(self)
   local text, signal = own(self)
-  if text then return text, self._task, signal end
+  if text then
+    self._own = text
+    return text, self._task, signal
+  end
   return theirs(self)
 end
 
@@ -254,14 +256,14 @@ local function save(strategy, target, text)
   if not fn then return say("warn", "nothing is saved (%s): %s", text, why) end
   local start = core.time()
   local ok, path, err = pcall(fn)
-  if ok and path then return say("info", "%s: saved \"%s\" in %.2f s", text, path, core.time() - start) end
-  if ok and not err then return say("info", "%s: the latest checkpoint is of this step", text) end
+  if ok and path then return say("warn", "%s: saved \"%s\" in %.2f s", text, path, core.time() - start) end
+  if ok and not err then return say("warn", "%s: the latest checkpoint is of this step", text) end
   say("error", "%s: nothing was saved: %s", text, tostring(ok and err or path))
 end
 
 --- End as the program would have without us, after its files are closed.
 local function finish(text)
-  say("info", "%s: this chief ends", text)
+  say("warn", "%s: this chief ends", text)
   io.stdout:flush()
   os.exit(143, true)
 end
@@ -295,18 +297,41 @@ function M.check_checkpoint(target)
     .. "of a path, or true (coordinator.checkpoint_manager), got %s", type(target))
 end
 
+-- --- servers in this process ---
+
+--- Call leave(text, grace) once when a watcher of the script's has a message; gives a
+--- function that ends this.
+function M.leave_with(leave)
+  local function look()
+    for self in pairs(open) do
+      update(self)
+      if self._own and leave then
+        leave(self._own, GRACE)
+        leave = nil
+      end
+    end
+  end
+  savers[#savers + 1] = look
+  hook()
+  return function() drop(savers, look) end
+end
+
 -- --- who this is ---
 
-local task
+local name
 
 --- What this process is called in messages: what the environment names, else the chief.
----@param name? string  from now on
-function M.task(name)
-  task = name or task
-  if task then return task end
-  local ok, r = pcall(resolvers.TFConfigClusterResolver)
-  task = ok and r.task_type and ("/job:%s/task:%d"):format(r.task_type, r.task_id or 0) or "/job:chief/task:0"
-  return task
+function M.task()
+  if name then return name end
+  name = "/job:chief/task:0"
+  for _, variable in ipairs { "TF_CONFIG", "TM_CONFIG" } do
+    local config = core.json_decode(os.getenv(variable) or "")
+    local task = type(config) == "table" and config.task
+    if type(task) == "table" and task.type then
+      name = ("/job:%s/task:%d"):format(task.type, math.floor(tonumber(task.index) or 0))
+    end
+  end
+  return name
 end
 
 return M

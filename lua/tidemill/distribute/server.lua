@@ -3,7 +3,10 @@
 local cluster_spec = require "tidemill.distribute.cluster_spec"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local preemption = require "tidemill.distribute.preemption"
+local wait = require "tidemill.distribute.wait"
 
 local Server = { __name = "tm.Server" }
 Server.__index = Server
@@ -32,10 +35,15 @@ function Server:start()
   self._handle = core.server(self._job, self._index, self._address, self._id, self._config.chief_timeout)
 end
 
---- Serve until stopped, or until the chief stays away for longer than chief_timeout.
+--- Serve until stopped, or until the chief stays away for longer than chief_timeout.  Where
+--- a PreemptionWatcher of this script gets a message the task leaves, as `tidemill worker`
+--- does: its chief is told, what it started is finished.
 function Server:join()
   if not self._handle then errors.raise("failed_precondition", "this server is not started, or closed") end
-  self._handle:join()
+  local done = preemption.leave_with(function(text, grace) self._handle:leave(text, grace) end)
+  local r = nest.pack(pcall(wait.until_true, core.time, nil, function(slice) return self._handle:wait(slice) end))
+  done()
+  if not r[1] then error(r[2], 0) end
 end
 
 --- Stop serving.
