@@ -1,7 +1,7 @@
 -- Chiefs: terms, two of them at once, one killed at any moment and the next that takes
 -- over; tasks that no chief comes for.
-local P = dofile "spec/tools/process.lua"
-local tasks = dofile "spec/tools/tasks.lua"
+local clusters = dofile "spec/tools/cluster.lua"
+local P = clusters.P
 
 -- What every script here begins with: a strategy, a coordinator, a counter on ps 0.
 local head = [[
@@ -47,8 +47,8 @@ local calls = [[
 ]]
 
 local function cluster(size)
-  local T = tasks.new(P, size or { workers = 2, ps = 2 })
-  return T:start()
+  size = size or 2
+  return clusters.start(size, size)
 end
 
 --- Each line but "close" says `aborted`, soon, and which chief took over.
@@ -137,6 +137,27 @@ describe("two chiefs", function()
     a:kill "CONT"
     assert.equal(0, a:wait(10), a:out() .. a:err())
     all_aborted(a)
+  end)
+
+  it("in two clusters of one id: a worker added that the other one has says nothing about who is in charge", function()
+    local T = clusters.start(2, 1)
+    local small = head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1")
+    for _ = 1, 2 do assert.equal(0, T:chief(small):wait(10)) end
+    T:kill("worker", 0)
+    T:kill("ps", 0)
+    T:run("worker", 0)
+    T:run("ps", 0)
+    local taken = table.remove(T.jobs.worker)
+    local a = T:chief(small .. ([[
+      c:add_worker %q
+      tm.sleep(0.3)
+      for _ = 1, 10 do c:schedule(count) end
+      c:join()
+      say("count", v:read():item(), c:stats().workers[2].state)
+    ]]):format(taken))
+    assert.equal(0, a:wait(10), a:out() .. a:err())
+    assert.equal("count\t10\tconnecting\n", a:out(), a:err())
+    assert.is_truthy(a:err():find "/job:worker/task:1 cannot be had: [^\n]*another chief took over", a:err())
   end)
 end)
 
@@ -250,7 +271,7 @@ describe("tasks without a chief", function()
 
   it("wait for the next one as long as the last one's chief_timeout, then end", function()
     for _, ending in ipairs { "", "say 'go' tm.sleep(60)" } do
-      local T = cluster { workers = 1, ps = 1 }
+      local T = cluster(1)
       local a = T:chief("MORE = { chief_timeout = 0.5 }\n" .. head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1") .. ending)
       if ending ~= "" then
         assert.is_truthy(a:says "go")
@@ -264,13 +285,12 @@ describe("tasks without a chief", function()
   end)
 
   it("wait as long as they were told on their command line, whatever a chief says", function()
-    local T = cluster { workers = 1, ps = 1 }
-    T.ps[1]:kill()
-    T.ps[1]:wait()
-    T:task("ps", 0, { "--chief-timeout", "30" })
+    local T = cluster(1)
+    T:kill("ps", 0)
+    T:run("ps", 0, { "--chief-timeout", "30" })
     local a = T:chief("MORE = { chief_timeout = 0.3 }\n" .. head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1"))
     assert.equal(0, a:wait(10), a:out() .. a:err())
-    leaves(T.worker[1], "0.3")
-    assert.is_nil(T.ps[1]:status())
+    leaves(T.tasks.worker[0], "0.3")
+    assert.is_nil(T.tasks.ps[0]:status())
   end)
 end)

@@ -1,7 +1,7 @@
 -- What users of other systems asked for about tasks that die and tasks that never end, by
 -- the number of the thread in the list of such threads.
-local P = dofile "spec/tools/process.lua"
-local tasks = dofile "spec/tools/tasks.lua"
+local clusters = dofile "spec/tools/cluster.lua"
+local P = clusters.P
 
 local head = [[
 local tm = require "tidemill"
@@ -57,7 +57,7 @@ describe("pain point", function()
   end)
 
   it("5 (apache/mxnet#9709): a node reboots and no other node stalls", function()
-    local T = tasks.new(P, { workers = 3, ps = 1 }):start()
+    local T = clusters.start(3, 1)
     local boss = T:chief(head:gsub("workers = 2, ps = 2", "workers = 3, ps = 1") .. [[
       for _ = 1, 400 do c:schedule(slow) end
       local before, longest, at = 0, 0, tm.time()
@@ -73,16 +73,15 @@ describe("pain point", function()
     ]])
     assert.is_truthy(boss:says "go")
     P.sleep(0.2)
-    T.worker[2]:kill()
-    T.worker[2]:wait()
+    T:kill("worker", 1)
     P.sleep(0.3) -- it boots
-    T:task("worker", 1)
+    T:run("worker", 1)
     assert.equal(0, boss:wait(10), boss:out() .. boss:err())
     assert.equal("go\n400\tready\tno stall\n", boss:out(), boss:err())
   end)
 
   it("6 (apache/mxnet#2268): servers and workers end by themselves when their peers have died", function()
-    local T = tasks.new(P, { workers = 2, ps = 2 }):start()
+    local T = clusters.start(2, 2)
     local boss = T:chief(head .. "say 'go' for _ = 1, 1000 do c:schedule(slow) end c:join()")
     assert.is_truthy(boss:says "go")
     P.sleep(0.1)
@@ -97,7 +96,7 @@ describe("pain point", function()
   end)
 
   it("69 (kubeflow/trainer#774, #661, #1059): servers end when the job is done, and their logs are kept", function()
-    local T = tasks.new(P, { workers = 2, ps = 2 }):start()
+    local T = clusters.start(2, 2)
     local text = head .. [[
       for _ = 1, 10 do c:schedule(slow) end
       c:schedule(function() tm.print("from", D.current_worker_index()) end)
@@ -113,7 +112,7 @@ describe("pain point", function()
     end)
     assert.equal(1, printed)
     -- Those of --once end with any end of the chief; under launch all do.
-    T = tasks.new(P, { workers = 2, ps = 2 }):start { "--once" }
+    T = clusters.start(2, 2, { "--once" })
     boss = T:chief(text)
     assert.equal(0, boss:wait(10), boss:out() .. boss:err())
     T:each(function(p) assert.equal(0, p:wait(2), p:err()) end)
@@ -133,7 +132,7 @@ describe("pain point", function()
     assert.is_true(P.now() - t < 0.5)
     no_trouble(p)
     assert.is_falsy(p:err():find "ended", p:err())
-    local T = tasks.new(P, { workers = 2, ps = 3 }):start()
+    local T = clusters.start(2, 3)
     local boss = T:chief(head:gsub("ps = 2", "ps = 3") .. [[
       for _ = 1, 200 do c:schedule(slow) end
       tm.sleep(0.1)

@@ -217,8 +217,12 @@ static bool coord_reach(tm_coordinator *c, coord_worker *w) {
     return true;
   }
   coord_close(c, l);
+  bool told = w->why.code == err.code;
   if (err.code != TM_OK) w->why = err;
-  if (s == TM_EABORTED && coord_may_keep(c, w)) coord_yield(c, &err);
+  /* A worker that was never ours may have been another cluster's: that says nothing. */
+  if (s == TM_EABORTED && w->met && coord_may_keep(c, w)) coord_yield(c, &err);
+  if (s == TM_EABORTED && !w->met && !told)
+    tm_log(TM_LOG_WARN, "%s cannot be had: %s", w->task, err.msg);
   return false;
 }
 

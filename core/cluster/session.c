@@ -103,8 +103,12 @@ int32_t tm_session_ps(const tm_session *s) { return s->nps; }
 
 static tm_status session_tell_workers(tm_session *s, tm_var_info *v, tm_err *err) {
   if (s->coordinator) return tm_coordinator_add_variable(s->coordinator, v, err);
-  for (int32_t i = 0; i < s->nlink; i++)
-    TM_TRY(s->link[i]->add_variable(s->link[i], v, err));
+  for (int32_t i = 0; i < s->nlink; i++) {
+    tm_status st = s->link[i]->add_variable(s->link[i], v, err);
+    /* The coordinator hears of a worker that is gone, and tells it all when it is back.
+     */
+    if (st && st != TM_EUNAVAILABLE) return st;
+  }
   return TM_OK;
 }
 

@@ -15,8 +15,8 @@ local function json(list)
   return "[" .. table.concat(parts, ", ") .. "]"
 end
 
---- Start `workers` workers and `ps` ps.
-function M.start(workers, ps)
+--- Start `workers` workers and `ps` ps; args follow the role of each.
+function M.start(workers, ps, args)
   local taken = {}
   local self = setmetatable({ ports = {}, jobs = { worker = {}, ps = {} }, tasks = { worker = {}, ps = {} },
     dir = P.dir() }, Cluster)
@@ -31,7 +31,7 @@ function M.start(workers, ps)
     end
   end
   for job, n in pairs { worker = workers, ps = ps } do
-    for i = 0, n - 1 do self:run(job, i) end
+    for i = 0, n - 1 do self:run(job, i, args) end
   end
   return self
 end
@@ -42,8 +42,17 @@ function Cluster:config(job, index)
 end
 
 --- Start a task (again).
-function Cluster:run(job, index)
-  self.tasks[job][index] = P.run({ job }, { TM_CONFIG = self:config(job, index) })
+function Cluster:run(job, index, args)
+  local words = { job }
+  for _, a in ipairs(args or {}) do words[#words + 1] = a end
+  self.tasks[job][index] = P.run(words, { TM_CONFIG = self:config(job, index) })
+end
+
+--- Every process of a worker or ps.
+function Cluster:each(fn)
+  for _, job in ipairs { "worker", "ps" } do
+    for i = 0, #self.jobs[job] - 1 do fn(self.tasks[job][i]) end
+  end
 end
 
 function Cluster:signal(signal, job, index) P.signal(signal, self.tasks[job][index].pid) end
@@ -54,9 +63,9 @@ function Cluster:kill(job, index)
   assert(self.tasks[job][index]:wait(5))
 end
 
---- Run a script as the chief.
-function Cluster:chief(text)
-  self.boss = P.run({ P.script(text) }, { TM_CONFIG = self:config("chief", 0), DIR = self.dir })
+--- Run a script as the chief, with arguments.
+function Cluster:chief(text, ...)
+  self.boss = P.run({ P.script(text), ... }, { TM_CONFIG = self:config("chief", 0), DIR = self.dir })
   return self.boss
 end
 
