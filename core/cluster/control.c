@@ -14,7 +14,7 @@ enum { CONTROL_MAX_ARGS = 65536, CONTROL_MAX_OUTS = 65536 };
 /* --- start --- */
 
 void tm_start_pack(tm_packer *w, const tm_start *s, const char *const *ps) {
-  tm_pack_array(w, 10);
+  tm_pack_array(w, 11);
   tm_pack_int(w, s->index);
   tm_pack_int(w, s->nworker);
   tm_pack_int(w, s->threads);
@@ -33,7 +33,7 @@ tm_status tm_start_unpack(const void *p, size_t n, tm_start *s, tm_err *err) {
   tm_unpacker r;
   memset(s, 0, sizeof *s);
   tm_unpack_init(&r, p, n);
-  tm_unpack_array(&r, 10, 10);
+  tm_unpack_array(&r, 11, 11);
   s->index = (int32_t)tm_unpack_range(&r, 0, TM_CONTROL_MAX_PS);
   s->nworker = (int32_t)tm_unpack_range(&r, 0, TM_CONTROL_MAX_PS);
   s->threads = (int32_t)tm_unpack_range(&r, 0, 1024);

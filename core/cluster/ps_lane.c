@@ -9,8 +9,8 @@ static tm_status lane_put(void *ud, const tm_ps_place *p, const tm_view *rows,
   return tm_store_put(((tm_ps_lane *)ud)->store, p, rows, err);
 }
 
-tm_status tm_ps_lane_new(const char *task, int32_t index, uint64_t run,
-                         tm_lane_role role, tm_ps_lane **out) {
+tm_status tm_ps_lane_new(const char *task, int32_t index, bool ordered, uint64_t run,
+                         tm_ps_lane **out) {
   *out = NULL;
   tm_ps_lane *l = tm_calloc(1, sizeof *l);
   if (!l) return TM_ENOMEM;
@@ -22,7 +22,9 @@ tm_status tm_ps_lane_new(const char *task, int32_t index, uint64_t run,
     return TM_ENOMEM;
   }
   atomic_init(&l->refs, 1);
-  atomic_init(&l->role, role);
+  atomic_init(&l->role, run ? TM_LANE_BACKUP : TM_LANE_PRIMARY);
+  atomic_init(&l->replicated, false);
+  l->ordered = ordered;
   pthread_mutex_init(&l->order, NULL);
   l->index = index;
   l->run = run ? run : tm_random_id();

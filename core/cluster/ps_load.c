@@ -281,7 +281,7 @@ void tm_ps_loader_free(tm_ps_loader *l) {
   tm_free(l, sizeof *l);
 }
 
-static tm_status load_put(tm_ps_loader *l, tm_conn *c, tm_message *m, tm_err *err) {
+tm_status tm_ps_loader_put(tm_ps_loader *l, const tm_message *m, tm_err *err) {
   tm_unpacker r;
   tm_ps_place p;
   tm_view v = {.data = m->payload};
@@ -294,7 +294,11 @@ static tm_status load_put(tm_ps_loader *l, tm_conn *c, tm_message *m, tm_err *er
     tm_unpack_fail(&r, "describes another payload than came");
   TM_TRY(tm_unpack_end(&r, err));
   if (!v.data) v.data = &nothing;
-  TM_TRY(l->put(l->ud, &p, &v, err));
+  return l->put(l->ud, &p, &v, err);
+}
+
+static tm_status load_put(tm_ps_loader *l, tm_conn *c, tm_message *m, tm_err *err) {
+  TM_TRY(tm_ps_loader_put(l, m, err));
   tm_status s = load_answer(c, m->f.id, false);
   return s == TM_ENOMEM ? tm_nomem(err, "an answer") : TM_OK;
 }

@@ -43,5 +43,8 @@ void tm_ps_loader_free(tm_ps_loader *l);
 /* A PS_LOAD frame; it will be answered. A failure is the caller's to answer. */
 TM_CHECKED tm_status tm_ps_loader_message(tm_ps_loader *l, tm_conn *c, tm_message *m,
                                           tm_err *err);
+/* Rows that came with a PS_LOAD frame; it is not answered. */
+TM_CHECKED tm_status tm_ps_loader_put(tm_ps_loader *l, const tm_message *m,
+                                      tm_err *err);
 
 #endif

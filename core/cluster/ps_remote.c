@@ -277,7 +277,11 @@ static tm_status remote_finish(remote_client *r, tm_frame_kind kind, remote_take
     tm_err_clear(err);
     r->told = false;
     tm_status s = remote_answer(r, kind, take, ud, err);
-    if (s == TM_OK || (r->told && r->ch && !tm_channel_broken(r->ch))) return s;
+    bool heard = r->told && r->ch && !tm_channel_broken(r->ch);
+    bool moved =
+        heard && s == TM_EUNAVAILABLE && r->nplace > 1; /* it was started anew */
+    if (moved) remote_disconnect(r);
+    if (s == TM_OK || (heard && !moved)) return s;
     if (!remote_cut(r, s)) {
       remote_disconnect(r); /* an answer may be half taken */
       return s;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "cluster/ps_lane.h"
 #include "cluster/ps_saver.h"
+#include "cluster/ps_service_parts.h"
 #include "cluster/ps_wire.h"
 
 /*
@@ -18,20 +18,10 @@
  *   (2) A reply in flight holds tensors, not the store.
  *   (3) A request is answered by the primary of its lane only: where the lane is not
  *       served (any more) the connection ends, and the client looks elsewhere.
+ *   (4) What changes a lane that may have a copy is applied and passed on under its
+ *       order; a copy is changed by frames of its primary alone, on a connection with
+ *       the lane's present epoch.
  */
-enum { SERVICE_LANES = 8 };
-
-struct tm_ps_service {
-  char task[48];
-  pthread_rwlock_t lock;
-  tm_ps_lane *lane[SERVICE_LANES]; /* guarded by lock; NULL: none */
-};
-
-/* What a data connection speaks of: its tag. */
-typedef struct service_door {
-  int32_t lane;
-} service_door;
-
 /* What an answer keeps until it is written. */
 typedef struct ps_reply {
   void *rows;
@@ -45,7 +35,7 @@ tm_status tm_ps_service_new(const char *task, tm_ps_service **out) {
   tm_ps_service *s = tm_calloc(1, sizeof *s);
   if (!s) return TM_ENOMEM;
   strncpy(s->task, task, sizeof s->task - 1);
-  if (tm_ps_lane_new(task, 0, 0, TM_LANE_PRIMARY, &s->lane[0])) {
+  if (tm_ps_lane_new(task, 0, false, 0, &s->lane[0])) {
     tm_free(s, sizeof *s);
     return TM_ENOMEM;
   }
@@ -54,28 +44,37 @@ tm_status tm_ps_service_new(const char *task, tm_ps_service **out) {
   return TM_OK;
 }
 
+/* It is not served here any more; l may be NULL. */
+void tm_service_end_lane(tm_ps_lane *l) {
+  if (!l) return;
+  pthread_mutex_lock(&l->order);
+  atomic_store(&l->role, TM_LANE_GONE);
+  pthread_mutex_unlock(&l->order);
+  tm_replica_drop(l, true);
+  tm_ps_saver_give_up(l->saver);
+  tm_ps_lane_unref(l);
+}
+
 void tm_ps_service_free(tm_ps_service *s) {
   if (!s) return;
   for (int i = 0; i < SERVICE_LANES; i++) {
     if (s->lane[i]) tm_ps_saver_stop(s->lane[i]->saver);
-    tm_ps_lane_unref(s->lane[i]);
+    tm_service_end_lane(s->lane[i]);
   }
+  tm_replica_host_free(s->host);
   pthread_rwlock_destroy(&s->lock);
   tm_free(s, sizeof *s);
 }
 
 tm_status tm_ps_service_reset(tm_ps_service *s, int32_t lane) {
   tm_ps_lane *old[SERVICE_LANES], *fresh = NULL;
-  if (lane >= 0) TM_TRY(tm_ps_lane_new(s->task, lane, 0, TM_LANE_PRIMARY, &fresh));
+  if (lane >= 0) TM_TRY(tm_ps_lane_new(s->task, lane, false, 0, &fresh));
   pthread_rwlock_wrlock(&s->lock);
   memcpy(old, s->lane, sizeof old);
   memset(s->lane, 0, sizeof s->lane);
   s->lane[0] = fresh;
   pthread_rwlock_unlock(&s->lock);
-  for (int i = 0; i < SERVICE_LANES; i++) {
-    if (old[i]) tm_ps_saver_give_up(old[i]->saver);
-    tm_ps_lane_unref(old[i]);
-  }
+  for (int i = 0; i < SERVICE_LANES; i++) tm_service_end_lane(old[i]);
   return TM_OK;
 }
 
@@ -87,7 +86,7 @@ void tm_ps_service_closed(tm_ps_service *s, tm_conn *c) {
 }
 
 /* NULL: it is not here (lock held). */
-static tm_ps_lane *service_lane(tm_ps_service *s, int32_t index) {
+tm_ps_lane *tm_service_lane(tm_ps_service *s, int32_t index) {
   for (int i = 0; i < SERVICE_LANES; i++)
     if (s->lane[i] && s->lane[i]->index == index) return s->lane[i];
   return NULL;
@@ -130,36 +129,75 @@ static void service_hold(tm_ps_request *rq, ps_reply *r) {
     if (rq->rd[i].out) r->held[r->n++] = rq->rd[i].out;
 }
 
-static tm_status service_answer(tm_conn *c, uint64_t id, tm_ps_request *rq,
-                                ps_reply *r) {
-  tm_buf meta = TM_BUF_INIT(TM_FRAME_MAX_META);
-  tm_segments seg = {NULL, 0, 0};
+/* The reply as an answer that waits for the copy; takes r. */
+static tm_status service_answer(tm_conn *c, uint64_t id, tm_ps_request *rq, ps_reply *r,
+                                tm_replica_answer *a) {
   tm_packer w;
-  tm_frame f = {.kind = TM_F_PS_REPLY, .id = id};
-  tm_pack_init(&w, &meta);
-  tm_status s = tm_ps_reply_pack(rq, &w, &seg);
-  if (s)
-    service_release(r);
-  else
-    s = tm_conn_send(c, &f, &meta, seg.s, seg.n, service_release, r);
-  tm_buf_release(&meta);
-  tm_segments_release(&seg);
-  return s;
+  *a = (tm_replica_answer){.conn = tm_conn_ref(c),
+                           .f = {.kind = TM_F_PS_REPLY, .id = id},
+                           .meta = TM_BUF_INIT(TM_FRAME_MAX_META),
+                           .release = service_release,
+                           .ud = r};
+  tm_pack_init(&w, &a->meta);
+  return tm_ps_reply_pack(rq, &w, &a->seg);
 }
 
-static tm_status service_handle(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_arena *a,
-                                tm_err *err) {
+static tm_status service_send(tm_replica_answer *a, tm_status packed) {
+  tm_conn *c = a->conn;
+  if (packed == TM_OK) {
+    tm_replica_answer_send(a);
+    return TM_OK;
+  }
+  a->conn = NULL;
+  tm_replica_answer_send(a);
+  tm_conn_unref(c);
+  return TM_ENOMEM;
+}
+
+/* Of an UPDATE where there may be a copy (4). */
+static tm_status service_update(tm_ps_lane *l, tm_conn *c, tm_message *m,
+                                tm_ps_request *rq, ps_reply *r) {
+  tm_replica_answer a;
+  pthread_mutex_lock(&l->order);
+  if (tm_ps_lane_role(l) != TM_LANE_PRIMARY) {
+    pthread_mutex_unlock(&l->order);
+    service_release(r);
+    tm_conn_close(c, TM_EUNAVAILABLE, "these shards are not served here");
+    return TM_OK;
+  }
+  tm_store_handle(l->store, rq);
+  service_hold(rq, r);
+  tm_status st = service_answer(c, m->f.id, rq, r, &a);
+  if (rq->up_status == TM_OK && tm_ps_lane_replicated(l)) {
+    if (st) tm_conn_close(c, st, "no memory for an answer");
+    tm_replica_forward(l, m, &a);
+    st = TM_OK;
+  } else {
+    st = service_send(&a, st);
+  }
+  pthread_mutex_unlock(&l->order);
+  return st;
+}
+
+static tm_status service_handle(tm_ps_lane *l, tm_conn *c, tm_message *m,
+                                tm_arena *arena, tm_err *err) {
   tm_ps_request rq;
+  tm_replica_answer a;
   uint64_t rows_bytes;
   TM_TRY(tm_ps_request_unpack(m->meta, m->f.meta_bytes, m->payload, m->f.payload_bytes,
-                              a, &rq, &rows_bytes, err));
+                              arena, &rq, &rows_bytes, err));
   ps_reply *r = service_reply_new(rq.nrd, rows_bytes);
   if (!r) return tm_nomem(err, "an answer");
   service_place_rows(&rq, r);
-  tm_store_handle(l->store, &rq);
-  service_hold(&rq, r);
-  tm_status st = service_answer(c, m->f.id, &rq, r);
-  /* A connection that is gone needs no answer. */
+  tm_status st;
+  if (l->ordered && rq.nup) {
+    st = service_update(l, c, m, &rq, r);
+  } else {
+    tm_store_handle(l->store, &rq);
+    service_hold(&rq, r);
+    st = service_answer(c, m->f.id, &rq, r, &a);
+    st = service_send(&a, st);
+  }
   return st == TM_ENOMEM ? tm_nomem(err, "an answer") : TM_OK;
 }
 
@@ -171,7 +209,7 @@ static tm_status service_request(tm_ps_lane *l, tm_conn *c, tm_message *m,
   return st;
 }
 
-static tm_status service_ok(tm_conn *c, uint64_t id) {
+tm_status tm_service_ok(tm_conn *c, uint64_t id) {
   tm_frame f = {.kind = TM_F_OK, .id = id};
   return tm_conn_send(c, &f, NULL, NULL, 0, NULL, NULL);
 }
@@ -229,7 +267,7 @@ static tm_status service_stats(tm_ps_lane *l, tm_conn *c, uint64_t id) {
 
 /* --- lanes --- */
 
-static void service_door_free(void *door) { tm_free(door, sizeof(service_door)); }
+void tm_service_door_free(void *door) { tm_free(door, sizeof(service_door)); }
 
 /* The connection will speak of this lane, if it is served here. */
 static tm_status service_open(tm_ps_service *s, tm_conn *c, tm_message *m,
@@ -242,39 +280,73 @@ static tm_status service_open(tm_ps_service *s, tm_conn *c, tm_message *m,
   int32_t index = (int32_t)tm_unpack_range(&r, -1, INT32_MAX);
   TM_TRY(tm_unpack_end(&r, err));
   pthread_rwlock_rdlock(&s->lock);
-  tm_ps_lane *l = index < 0 ? s->lane[0] : service_lane(s, index);
+  tm_ps_lane *l = index < 0 ? s->lane[0] : tm_service_lane(s, index);
   if (l) index = l->index;
   bool served = l && tm_ps_lane_role(l) == TM_LANE_PRIMARY;
   uint64_t run = served ? l->run : 0;
   pthread_rwlock_unlock(&s->lock);
   if (!served)
     return tm_fail(err, TM_EAGAIN, "%s does not serve lane %d", s->task, index);
-  service_door *door = tm_malloc(sizeof *door);
+  service_door *door = tm_calloc(1, sizeof *door);
   if (!door) return tm_nomem(err, "a connection");
   door->lane = index;
-  tm_conn_set_tag(c, door, service_door_free);
+  tm_conn_set_tag(c, door, tm_service_door_free);
   tm_pack_init(&w, &meta);
   tm_pack_uint(&w, run);
   tm_status st = w.status ? w.status : tm_conn_send(c, &f, &meta, NULL, 0, NULL, NULL);
   tm_buf_release(&meta);
-  return st;
+  return st == TM_ENOMEM ? tm_nomem(err, "an answer") : TM_OK;
 }
 
-/* Kinds that are answered by OK. */
-static bool service_plain(uint16_t kind) {
-  return kind >= TM_F_PS_CREATE && kind <= TM_F_PS_REFUSE;
-}
+/* --- requests --- */
 
-static tm_status service_ask(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_err *err) {
+tm_status tm_service_change(tm_ps_lane *l, tm_message *m, tm_err *err) {
   switch (m->f.kind) {
-    case TM_F_PS_REQUEST:
-      return service_request(l, c, m, err);
     case TM_F_PS_CREATE:
       return service_create(l, m, err);
     case TM_F_PS_DROP:
       return service_drop(l, m, err);
     case TM_F_PS_REFUSE:
       return service_refuse(l, m, err);
+    default:
+      return tm_ps_loader_put(l->loader, m, err);
+  }
+}
+
+/* A change by the chief where there may be a copy (4). */
+static tm_status service_ordered(tm_ps_lane *l, tm_conn *c, tm_message *m,
+                                 tm_err *err) {
+  bool load = m->f.kind == TM_F_PS_LOAD;
+  tm_replica_answer a = {
+      .f = {.kind = load ? TM_F_PS_LOAD_REPLY : TM_F_OK, .id = m->f.id},
+      .meta = TM_BUF_INIT(64)};
+  if (load) {
+    tm_packer w;
+    tm_pack_init(&w, &a.meta);
+    tm_pack_bool(&w, false); /* it saw what it was sent */
+    if (w.status) return tm_nomem(err, "an answer");
+  }
+  pthread_mutex_lock(&l->order);
+  bool served = tm_ps_lane_role(l) == TM_LANE_PRIMARY;
+  tm_status st = served ? tm_service_change(l, m, err) : TM_OK;
+  if (!served) {
+    tm_conn_close(c, TM_EUNAVAILABLE, "these shards are not served here");
+  } else if (st == TM_OK) {
+    a.conn = tm_conn_ref(c);
+    if (tm_ps_lane_replicated(l))
+      tm_replica_forward(l, m, &a);
+    else
+      tm_replica_answer_send(&a);
+  }
+  pthread_mutex_unlock(&l->order);
+  tm_buf_release(&a.meta);
+  return st;
+}
+
+static tm_status service_ask(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_err *err) {
+  switch (m->f.kind) {
+    case TM_F_PS_REQUEST:
+      return service_request(l, c, m, err);
     case TM_F_PS_STATS:
       return service_stats(l, c, m->f.id);
     case TM_F_PS_SNAPSHOT:
@@ -283,26 +355,35 @@ static tm_status service_ask(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_err *e
     case TM_F_PS_RELEASE:
       return tm_ps_saver_message(l->saver, l, c, m, err);
     default:
-      return tm_ps_loader_message(l->loader, c, m, err);
+      break;
   }
+  if (l->ordered) return service_ordered(l, c, m, err);
+  if (m->f.kind == TM_F_PS_LOAD) return tm_ps_loader_message(l->loader, c, m, err);
+  TM_TRY(tm_service_change(l, m, err));
+  tm_status st = tm_service_ok(c, m->f.id);
+  return st == TM_ENOMEM ? tm_nomem(err, "an answer") : TM_OK;
 }
+
+/* --- frames --- */
 
 /* A request to the lane that the connection speaks of. */
 static tm_status service_message(tm_ps_service *s, tm_conn *c, tm_message *m,
                                  tm_err *err) {
   const service_door *door = tm_conn_tag(c);
+  if (door && door->copy) return tm_service_copy(s, c, m, err);
   pthread_rwlock_rdlock(&s->lock);
-  tm_ps_lane *l = door ? service_lane(s, door->lane) : s->lane[0];
+  tm_ps_lane *l = door ? tm_service_lane(s, door->lane) : s->lane[0];
   bool served = l && tm_ps_lane_role(l) == TM_LANE_PRIMARY;
-  tm_status st = served ? service_ask(l, c, m, err) : TM_EUNAVAILABLE;
+  tm_status st = served ? service_ask(l, c, m, err) : TM_OK;
   pthread_rwlock_unlock(&s->lock);
-  if (!served)
-    tm_conn_close(c, TM_EUNAVAILABLE, "these shards are not served here"); /* (3) */
-  if (st == TM_OK && service_plain(m->f.kind)) st = service_ok(c, m->f.id);
+  if (!served) /* (3) */
+    tm_conn_close(c, TM_EUNAVAILABLE, "these shards are not served here");
   return st;
 }
 
-static bool service_knows(uint16_t kind) {
+static bool service_knows(const tm_conn *c, uint16_t kind) {
+  const service_door *door = tm_conn_tag(c);
+  if (kind > TM_F_REPLICA && kind < TM_F_REPLICA_LOST) return door && door->copy;
   return (kind >= TM_F_PS_REQUEST && kind <= TM_F_PS_STATS && kind != TM_F_PS_REPLY) ||
          kind == TM_F_PS_LOAD || kind == TM_F_PS_SNAPSHOT || kind == TM_F_PS_SAVE ||
          kind == TM_F_PS_SNAPSHOT_READ || kind == TM_F_PS_RELEASE;
@@ -311,17 +392,22 @@ static bool service_knows(uint16_t kind) {
 bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m) {
   tm_err err;
   tm_status st;
+  bool control = strcmp(tm_conn_peer(c)->purpose, "control") == 0;
   tm_err_clear(&err);
   if (m->f.kind == TM_F_PS_OPEN)
     st = service_open(s, c, m, &err);
-  else if (service_knows(m->f.kind))
+  else if (m->f.kind == TM_F_REPLICA && !control)
+    st = tm_service_begin_copy(s, c, m, &err);
+  else if (m->f.kind == TM_F_LANE && control)
+    st = tm_service_order_lane(s, c, m, &err);
+  else if (service_knows(c, m->f.kind))
     st = service_message(s, c, m, &err);
   else
     return false;
-  if (st == TM_OK || st == TM_EUNAVAILABLE) return true;
+  if (st == TM_OK) return true;
   if (err.code == TM_OK) tm_fail(&err, st, "the ps could not answer");
   if (!err.task[0]) memcpy(err.task, s->task, sizeof err.task);
-  if (tm_conn_send_error(c, m->f.id, &err))
+  if (tm_conn_send_error(c, m->f.id, &err) == TM_ENOMEM)
     tm_conn_close(c, TM_ENOMEM, "no memory for an answer");
   return true;
 }

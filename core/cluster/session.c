@@ -27,6 +27,11 @@ static tm_status session_check_options(const tm_session_options *o, tm_err *err)
   if (o->nps < 1) return tm_fail(err, TM_EINVAL, "There must be at least one ps.");
   if (o->nworker < 1)
     return tm_fail(err, TM_EINVAL, "There must be at least one worker.");
+  if (o->replicas < 0 || o->replicas > 1 ||
+      (o->replicas && o->ps_address && o->nps < 2))
+    return tm_fail(err, TM_EINVAL,
+                   "replicas = %d: it is 0, or 1 where there are two ps or more",
+                   o->replicas);
   if (o->nps > TM_MAX_TASKS || o->nworker > TM_MAX_TASKS)
     return tm_fail(err, TM_EINVAL, "a job may have at most %d tasks", TM_MAX_TASKS);
   return TM_OK;
@@ -159,6 +164,10 @@ tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64_t *uid,
   }
   tm_free(all, n * sizeof *all);
   return TM_OK;
+}
+
+const char *tm_session_ps_state(tm_session *s, int32_t ps) {
+  return s->ps_state ? s->ps_state(s, ps) : "ready";
 }
 
 tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_stats *out,

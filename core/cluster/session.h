@@ -38,6 +38,7 @@ typedef struct tm_session_options {
   double chief_timeout;  /* seconds that tasks wait for the next chief; 0: for ever */
   double worker_timeout; /* seconds that work waits without any worker; 0: for ever */
   tm_ps_failure on_ps_failure;
+  int32_t replicas;  /* 1: each ps keeps a copy of the one before it (2 ps or more) */
   tm_board *board;   /* where tasks that will leave are noted; may be NULL */
   tm_cancel *cancel; /* of the host: ends what its thread waits for; may be NULL */
 } tm_session_options;
@@ -77,6 +78,8 @@ void tm_session_coordinator_close(tm_session *s);
 /* The first variable of g that is none of this cluster's into *uid; 0: all are. */
 TM_CHECKED tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64_t *uid,
                                         tm_err *err);
+/* "ready", "connecting" or "down". */
+const char *tm_session_ps_state(tm_session *s, int32_t ps);
 TM_CHECKED tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_stats *out,
                                          tm_err *err);
 

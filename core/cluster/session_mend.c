@@ -126,6 +126,7 @@ static bool mender_try(session_remote *r, tm_err *err) {
     *err = one;
     if (s == TM_EABORTED) tm_session_abort(r, &one);
   }
+  if (all && r->lanes && !r->closing) tm_lanes_restart(r);
   return all;
 }
 
@@ -178,7 +179,7 @@ static void *mender_main(void *ud) {
 tm_status tm_mender_new(session_remote *r, tm_ps_failure policy) {
   session_mender *m = tm_calloc(1, sizeof *m);
   if (!m) return TM_ENOMEM;
-  m->policy = policy;
+  m->policy = r->lanes ? TM_PS_RESTORE : policy; /* ps without copies begin together */
   tm_err_clear(&m->refused);
   pthread_mutex_init(&m->life, NULL);
   tm_cond_init_monotonic(&m->work);

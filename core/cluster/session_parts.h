@@ -50,6 +50,7 @@ struct tm_session {
   struct session_remote *remote; /* of a cluster of other processes */
   /* While on, ps may be silent for long: they make large shards. */
   void (*excuse)(tm_session *s, bool on);
+  const char *(*ps_state)(tm_session *s, int32_t i); /* NULL: always "ready" */
   /* The coordinator to tell when a ps is lost; NULL: none any more. */
   void (*watch)(tm_session *s, tm_coordinator *c);
   void (*stop_tasks)(tm_session *s, const char *only); /* NULL: all */

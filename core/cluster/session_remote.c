@@ -53,7 +53,10 @@ static void remote_ps_message(void *ud, tm_conn *c, tm_message *m) {
   if (m->f.kind == TM_F_LEAVING &&
       tm_remote_leaving(r->board, c, m, r->address[p->index], &r->self, why))
     tm_log(TM_LOG_WARN, "%s will leave: %s", p->task, why);
-  if (m->f.kind != TM_F_ERROR) return;
+  pthread_mutex_lock(&r->mu);
+  bool lanes = tm_lanes_message(p, m);
+  pthread_mutex_unlock(&r->mu);
+  if (lanes || m->f.kind != TM_F_ERROR) return;
   tm_unpack_init(&u, m->meta, m->f.meta_bytes);
   tm_err_unpack(&u, &err);
   if (!err.task[0]) memcpy(err.task, p->task, sizeof err.task);
@@ -108,6 +111,7 @@ static void *remote_inquest(void *ud) {
 /* Its control connection ended (mu held).  The mender asks by starting it anew. */
 static void remote_ps_ended(session_ps *p, const tm_err *why) {
   session_remote *r = p->owner;
+  if (tm_lanes_bear(p, why)) return;
   p->end = *why;
   if (!r->mender && !r->closing && !p->asked && r->why.code == TM_OK)
     p->asked = pthread_create(&p->inquest, NULL, remote_inquest, p) == 0;
@@ -134,6 +138,19 @@ static void session_excuse(tm_session *s, bool on) {
   pthread_mutex_unlock(&r->mu);
 }
 
+static const char *session_ps_state_remote(tm_session *s, int32_t i) {
+  session_remote *r = s->remote;
+  pthread_mutex_lock(&r->mu);
+  const session_ps *p = &r->ps[i];
+  const char *state = r->lanes                      ? tm_lanes_state(r, i)
+                      : p->state == SESSION_DIALLED ? "connecting"
+                      : p->state == SESSION_LOST || tm_cancelled(&r->ps[i].lost)
+                          ? "down"
+                          : "ready";
+  pthread_mutex_unlock(&r->mu);
+  return state;
+}
+
 static void session_watch(tm_session *s, tm_coordinator *c) {
   session_remote *r = s->remote;
   if (r->mender) {
@@ -154,6 +171,7 @@ static void session_stop_remote(tm_session *s) {
   pthread_mutex_unlock(&r->mu);
   tm_cancel_set(&r->stop);
   tm_mender_free(r);
+  tm_lanes_free(r);
   tm_netloop_free(r->loop);
   for (int32_t i = 0; r->ps && i < r->nps; i++)
     if (r->ps[i].asked) pthread_join(r->ps[i].inquest, NULL);
@@ -198,7 +216,12 @@ static tm_ps_remote_options remote_data_options(session_remote *r, int32_t i) {
                            .silence_ns = r->start.silence_ns,
                            .spin_ns = -1,
                            .lost = &r->ps[i].lost};
-  return (tm_ps_remote_options){.channel = ch, .lane = i};
+  tm_ps_remote_options o = {.channel = ch, .lane = i};
+  if (!r->lanes) return o;
+  int32_t next = (i + 1) % r->nps;
+  o.other = (tm_ps_where){r->address[next], r->ps[next].task, &r->ps[next].lost};
+  o.gone = tm_lanes_gone(r, i);
+  return o;
 }
 
 tm_status tm_session_data(session_remote *r, int32_t i, bool retry, tm_ps_client **out,
@@ -229,6 +252,7 @@ static tm_status session_refuse_remote(tm_session *s, const session_worker *w,
     tm_ps_remote_options o = remote_data_options(r, i);
     o.channel.connect_timeout_ns = r->start.silence_ns;
     o.channel.cancel = &r->hurry;
+    o.channel.retry = r->lanes != NULL; /* until somebody serves it */
     tm_err_clear(&one);
     tm_status st = tm_ps_client_lane(&o, &c, &one);
     if (st == TM_OK) {
@@ -306,6 +330,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   s->watch = session_watch;
   s->excuse = session_excuse;
   r->cancel = o->cancel;
+  s->ps_state = session_ps_state_remote;
   tm_err_clear(&r->why);
   pthread_mutex_init(&r->mu, NULL);
   r->nps = o->nps;
@@ -334,6 +359,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
                         .silence_ns = (int64_t)(silence * 1e9),
                         .connect_timeout_ns = (int64_t)(connect * 1e9),
                         .chief_timeout_ns = (int64_t)(alone * 1e9),
+                        .replicas = o->replicas,
                         .nps = o->nps};
   r->self.incarnation = tm_random_id();
   snprintf(r->self.task, sizeof r->self.task, "/job:chief/task:0");
@@ -341,6 +367,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   if (!o->cluster_id[0])
     tm_cluster_id(o->worker_address, o->nworker, o->ps_address, o->nps,
                   r->self.cluster);
+  if (o->replicas && tm_lanes_new(r)) return tm_nomem(err, "a session");
   return o->on_ps_failure == TM_PS_RAISE ? TM_OK : tm_mender_new(r, o->on_ps_failure);
 }
 
@@ -372,7 +399,9 @@ tm_status tm_session_start_remote(tm_session *s, const tm_session_options *o,
     ro.task = r->ps[i].task;
     ro.cancel = r->cancel;
     TM_TRY(tm_session_dial_ps(&r->ps[i], 0, &ro, &r->ps[i].control, err));
-    TM_TRY(tm_session_data(r, i, true, &s->ps[i], err));
   }
+  if (r->lanes) TM_TRY(tm_lanes_begin(r, err));
+  for (int32_t i = 0; i < o->nps; i++)
+    TM_TRY(tm_session_data(r, i, true, &s->ps[i], err));
   return TM_OK;
 }

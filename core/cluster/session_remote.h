@@ -1,6 +1,6 @@
 /*
  * session_remote.h - inside of a session with tasks in other processes.  Included by
- * session_remote*.c and session_mend.c only.
+ * session_remote*.c, session_mend.c and session_lanes.c only.
  */
 #ifndef TM_CLUSTER_SESSION_REMOTE_H
 #define TM_CLUSTER_SESSION_REMOTE_H
@@ -41,6 +41,7 @@ typedef struct session_remote {
   bool closing, excused;       /* guarded by mu */
   tm_err why; /* guarded by mu: of the first ps that was lost; code TM_OK: none */
   struct session_mender *mender; /* NULL: what is lost is lost */
+  struct session_lanes *lanes;   /* NULL: no ps keeps copies */
   char (*address)[280];          /* ntask: of the ps, then of the workers */
   const char **ps_where;         /* nps: addresses of the ps */
   tm_hello self;
@@ -74,5 +75,24 @@ void tm_mender_refused(session_remote *r, const tm_err *why);
 void tm_mender_lost(session_ps *p);
 /* The coordinator comes, or goes (NULL). */
 void tm_mender_watch(session_remote *r, tm_coordinator *c);
+
+/* --- session_lanes.c --- */
+
+TM_CHECKED tm_status tm_lanes_new(session_remote *r);
+/* After every ps was started: all lanes begin empty, each with a copy on the next ps.
+ */
+TM_CHECKED tm_status tm_lanes_begin(session_remote *r, tm_err *err);
+/* The same when the mender has started all of them anew; the copies come later (mu
+ * held). */
+void tm_lanes_restart(session_remote *r);
+void tm_lanes_free(session_remote *r); /* before the loop, after the clients */
+/* p is lost: others serve what it served.  False: for some of it there is nobody (mu
+ * held). */
+bool tm_lanes_bear(session_ps *p, const tm_err *why);
+/* False: it is not about lanes (mu held). */
+bool tm_lanes_message(session_ps *p, tm_message *m);
+/* Set while nobody serves lane k. */
+tm_cancel *tm_lanes_gone(session_remote *r, int32_t k);
+const char *tm_lanes_state(session_remote *r, int32_t i); /* mu held */
 
 #endif

@@ -98,6 +98,7 @@ static int session_open(lua_State *L) {
   o.heartbeat_interval = opt_number(L, "heartbeat_interval", 1);
   o.heartbeat_timeout = opt_number(L, "heartbeat_timeout", 10);
   o.connect_timeout = opt_number(L, "connect_timeout", 60);
+  o.replicas = (int32_t)opt_number(L, "replicas", 0);
   o.chief_timeout = opt_number(L, "chief_timeout", 600);
   o.worker_timeout = opt_number(L, "worker_timeout", 0);
   o.worker_address = opt_strings(L, "worker_addresses", &o.nworker);

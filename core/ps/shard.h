@@ -88,6 +88,9 @@ TM_CHECKED tm_status tm_shard_put(tm_shard *sh, const tm_ps_place *p, const tm_v
 /* Answer one checked read; DENSE under mu.  SLOT: TM_ENOTFOUND. */
 TM_CHECKED tm_status tm_shard_read(tm_shard *sh, tm_ps_read *rd, tm_err *err);
 
+/* A reference to one of the store's, or NULL (store.c). */
+tm_shard *tm_store_hold(tm_store *s, uint64_t uid, uint32_t shard);
+
 size_t tm_shard_bytes(tm_shard *sh); /* elements, slots, the extra version */
 uint64_t tm_shard_count_slots(tm_shard *sh);
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "ps/copy.h"
 #include "ps/shard.h"
 #include "ps/snapshot.h"
 #include "ps/store_parts.h"
@@ -535,4 +536,47 @@ void tm_store_get_stats(tm_store *s, tm_store_stats *out) {
       out->bytes_held += tm_shard_bytes(sh);
     }
   pthread_rwlock_unlock(&s->lock);
+}
+
+/* --- copies --- */
+
+tm_shard *tm_store_hold(tm_store *s, uint64_t uid, uint32_t shard) {
+  pthread_rwlock_rdlock(&s->lock);
+  tm_shard *sh = store_find(s, uid, shard);
+  if (sh) tm_shard_ref(sh);
+  pthread_rwlock_unlock(&s->lock);
+  return sh;
+}
+
+bool tm_store_has(tm_store *s, uint64_t uid, uint32_t shard) {
+  pthread_rwlock_rdlock(&s->lock);
+  bool has = store_find(s, uid, shard) != NULL;
+  pthread_rwlock_unlock(&s->lock);
+  return has;
+}
+
+/* Into out (NULL: only count); lock held. */
+static size_t store_list(tm_store *s, tm_shard_key *out) {
+  size_t pos = 0, n = 0;
+  void *list;
+  while (tm_map_next(s->map, &pos, NULL, NULL, NULL, &list))
+    for (tm_shard *sh = list; sh; sh = sh->next, n++)
+      if (out) out[n] = (tm_shard_key){sh->uid, sh->index};
+  return n;
+}
+
+tm_status tm_store_keys(tm_store *s, tm_shard_key **out, size_t *n) {
+  pthread_rwlock_rdlock(&s->lock);
+  *n = store_list(s, NULL);
+  *out = *n ? tm_malloc(*n * sizeof **out) : NULL;
+  bool ok = *out || *n == 0;
+  if (*out) store_list(s, *out);
+  pthread_rwlock_unlock(&s->lock);
+  return ok ? TM_OK : TM_ENOMEM;
+}
+
+void tm_store_pack_tokens(tm_store *s, tm_packer *w) { tm_tokens_pack(s->tokens, w); }
+
+void tm_store_unpack_tokens(tm_store *s, tm_unpacker *r) {
+  tm_tokens_unpack(s->tokens, r);
 }

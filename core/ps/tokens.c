@@ -222,3 +222,56 @@ void tm_tokens_forget(tm_tokens *t) {
   t->lowest = 0;
   pthread_mutex_unlock(&t->mu);
 }
+
+/* --- to another ps --- */
+
+void tm_tokens_pack(tm_tokens *t, tm_packer *w) {
+  size_t pos = 0;
+  uint64_t closure;
+  void *turns;
+  pthread_mutex_lock(&t->mu);
+  tm_pack_array(w, 4);
+  tm_pack_uint(w, t->lowest);
+  tm_pack_array(w, (uint32_t)tm_map_count(t->seen) * 2);
+  while (tm_map_next(t->seen, &pos, &closure, NULL, NULL, &turns)) {
+    tm_pack_uint(w, closure);
+    tm_pack_uint(w, (uint64_t)(uintptr_t)turns);
+  }
+  tm_pack_array(w, t->nrefused);
+  for (uint32_t i = 0; i < t->nrefused; i++) tm_pack_uint(w, t->refused[i]);
+  tm_pack_array(w, t->nclient * 2);
+  for (uint32_t i = 0; i < t->nclient; i++) {
+    tm_pack_uint(w, t->client[i].id);
+    tm_pack_uint(w, t->client[i].last);
+  }
+  pthread_mutex_unlock(&t->mu);
+}
+
+static void tokens_unpack_seen(tm_tokens *t, tm_unpacker *r) {
+  uint32_t n = tm_unpack_array(r, 0, TM_TOKENS_MAX * 2);
+  if (n % 2) tm_unpack_fail(r, "has half a token");
+  for (uint32_t i = 0; i < n / 2 && r->status == TM_OK; i++) {
+    uint64_t closure = tm_unpack_uint(r);
+    uint64_t turns = (uint64_t)tm_unpack_range(r, 1, (int64_t)UINT32_MAX + 1);
+    if (r->status == TM_OK)
+      r->status = tm_map_put(t->seen, closure, (void *)(uintptr_t)turns);
+  }
+}
+
+void tm_tokens_unpack(tm_tokens *t, tm_unpacker *r) {
+  tm_tokens_forget(t);
+  pthread_mutex_lock(&t->mu);
+  tm_unpack_array(r, 4, 4);
+  t->lowest = tm_unpack_uint(r);
+  tokens_unpack_seen(t, r);
+  t->nrefused = tm_unpack_array(r, 0, TM_REFUSED_MAX);
+  for (uint32_t i = 0; i < t->nrefused; i++) t->refused[i] = tm_unpack_uint(r);
+  t->next = t->nrefused % TM_REFUSED_MAX;
+  uint32_t n = tm_unpack_array(r, 0, TM_CLIENTS_MAX * 2);
+  t->nclient = n / 2;
+  for (uint32_t i = 0; i < t->nclient; i++) {
+    t->client[i].id = tm_unpack_uint(r);
+    t->client[i].last = tm_unpack_uint(r);
+  }
+  pthread_mutex_unlock(&t->mu);
+}

@@ -23,6 +23,7 @@
 
 #include <stdbool.h>
 
+#include "base/pack.h"
 #include "ps/request.h"
 
 enum { TM_TOKENS_MAX = 1 << 20, TM_REFUSED_MAX = 1024, TM_CLIENTS_MAX = 256 };
@@ -49,5 +50,10 @@ void tm_tokens_end(tm_tokens *t, tm_token_use *use, bool applied);
 void tm_tokens_refuse(tm_tokens *t, uint64_t incarnation);
 /* Forget every token (a new coordinator counts closures from 1 again). */
 void tm_tokens_forget(tm_tokens *t);
+
+/* All of it as one value; unpacking replaces what t remembers.  Failures stay in the
+ * packer and unpacker. */
+void tm_tokens_pack(tm_tokens *t, tm_packer *w);
+void tm_tokens_unpack(tm_tokens *t, tm_unpacker *r);
 
 #endif

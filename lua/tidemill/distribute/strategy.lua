@@ -73,7 +73,7 @@ local known = {
 }
 
 local function later(o)
-  local defaults = { mode = "async", staleness = 0, backup_workers = 0, replicas = 0, prefetch_reads = false }
+  local defaults = { mode = "async", staleness = 0, backup_workers = 0, prefetch_reads = false }
   for name, value in pairs(defaults) do
     if o[name] ~= value then
       errors.raise("unimplemented", "ParameterServerStrategy: %s = %s is not available in this version",
@@ -92,6 +92,14 @@ local function check_ps_failure(policy)
   bad('on_ps_failure is "restore" or "restore_shards" (nil: raise), got %s', tostring(policy))
 end
 
+--- On a local cluster nothing can be lost alone, so copies do nothing.
+local function check_replicas(n, spec, resolver)
+  if n ~= 0 and n ~= 1 then bad("replicas must be 0 or 1, got %s", tostring(n)) end
+  if n == 1 and not resolver.in_process and spec:num_tasks("ps") < 2 then
+    bad("replicas = 1 keeps a copy of each ps on the next one: it needs two ps or more")
+  end
+end
+
 --- Names of a job's tasks; there may be gaps.
 local function task_names(spec, job)
   local names = {}
@@ -101,7 +109,8 @@ end
 
 local function open_session(resolver, spec, o)
   local args = { heartbeat_interval = o.heartbeat_interval, heartbeat_timeout = o.heartbeat_timeout,
-    chief_timeout = o.chief_timeout, worker_timeout = o.worker_timeout, on_ps_failure = o.on_ps_failure }
+    chief_timeout = o.chief_timeout, worker_timeout = o.worker_timeout, on_ps_failure = o.on_ps_failure,
+    replicas = o.replicas }
   if resolver.in_process then
     args.workers, args.ps = resolver.workers, resolver.ps
   else
@@ -129,6 +138,7 @@ local function new(resolver, opts)
     bad("variable_partitioner must be a partitioner or a function, got %s", type(p))
   end
   local spec = check_cluster(resolver)
+  check_replicas(o.replicas, spec, resolver)
   local self = setmetatable({
     _options = o, _placement = placement.resolve(o.placement), _held = {}, _resolver = resolver,
     num_replicas_in_sync = 1, num_workers = spec:num_tasks("worker"), num_ps = spec:num_tasks("ps"),
