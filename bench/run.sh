@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 bin=build/tidemill
 python=${PYTHON:-python3}
-[ $# -gt 0 ] || set -- schedule tutorial ctr mlp start
+[ $# -gt 0 ] || set -- schedule tutorial ctr mlp start recovery
 
 peer() { # peer FOLDER SCRIPT ARGS
   [ -n "${PEERS:-}" ] || return 0
@@ -41,6 +41,7 @@ for name; do
       peer tensorflow mlp.py local 0 0 500
       ;;
     start) sh bench/start.sh ;;
+    recovery) $bin launch --workers 3 --ps 2 bench/recovery.lua ;;
     *)
       echo "run.sh: there is no benchmark $name" >&2
       exit 2
