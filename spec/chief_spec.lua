@@ -32,6 +32,8 @@ local count = tm.func(function() v:assign_add(1) end)
 local slow = tm.func(function() tm.sleep(0.02) v:assign_add(1) return 1 end)
 ]]
 
+local small = head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1")
+
 -- Every call of the coordinator and of an eager op, each said with its error.
 local calls = [[
   try("fetch", r.fetch, r)
@@ -141,7 +143,6 @@ describe("two chiefs", function()
 
   it("in two clusters of one id: a worker added that the other one has says nothing about who is in charge", function()
     local T = clusters.start(2, 1)
-    local small = head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1")
     for _ = 1, 2 do assert.equal(0, T:chief(small):wait(10)) end
     T:kill("worker", 0)
     T:kill("ps", 0)
@@ -184,7 +185,8 @@ local step = tm.func(function()
   counter:assign_add(1)
   big:assign_add(tm.ones { 1000, 100 })
 end)
-local manager = tm.train.CheckpointManager(tm.train.Checkpoint { counter = counter, big = big }, dir, { max_to_keep = 2 })
+local checkpoint = tm.train.Checkpoint { counter = counter, big = big }
+local manager = tm.train.CheckpointManager(checkpoint, dir, { max_to_keep = 2 })
 say "restoring"
 manager:restore_or_initialize()
 local function state()
@@ -272,7 +274,7 @@ describe("tasks without a chief", function()
   it("wait for the next one as long as the last one's chief_timeout, then end", function()
     for _, ending in ipairs { "", "say 'go' tm.sleep(60)" } do
       local T = cluster(1)
-      local a = T:chief("MORE = { chief_timeout = 0.5 }\n" .. head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1") .. ending)
+      local a = T:chief("MORE = { chief_timeout = 0.5 }\n" .. small .. ending)
       if ending ~= "" then
         assert.is_truthy(a:says "go")
         a:kill()
@@ -288,7 +290,7 @@ describe("tasks without a chief", function()
     local T = cluster(1)
     T:kill("ps", 0)
     T:run("ps", 0, { "--chief-timeout", "30" })
-    local a = T:chief("MORE = { chief_timeout = 0.3 }\n" .. head:gsub("workers = 2, ps = 2", "workers = 1, ps = 1"))
+    local a = T:chief("MORE = { chief_timeout = 0.3 }\n" .. small)
     assert.equal(0, a:wait(10), a:out() .. a:err())
     leaves(T.tasks.worker[0], "0.3")
     assert.is_nil(T.tasks.ps[0]:status())

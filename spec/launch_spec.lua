@@ -321,7 +321,8 @@ describe("launch", function()
         P.signal("KILL", pid)
         pid = reborn(job, 1, pid)
         assert.is_truthy(pid, p:err())
-        local line = "\ntidemill launch: /job:" .. job .. "/task:1 ended (signal 9); starting it again in " .. delay .. " s\n"
+        local line = "\ntidemill launch: /job:%s/task:1 ended (signal 9); starting it again in %s s\n"
+        line = line:format(job, delay)
         assert.is_truthy(p:err():find(line, 1, true), p:err())
         local lives = P.eventually(2, function() return select(2, p:err():gsub(told, "")) == i + 1 end)
         assert.is_truthy(lives, p:err())
@@ -340,8 +341,8 @@ describe("launch", function()
       pid = i < 3 and reborn("worker", 0, pid)
     end
     ended(p, 1, 3)
-    assert.is_truthy(p:err():find("/job:worker/task:0 ended (signal 9); it died more than 2 times within 60 s: giving up",
-      1, true), p:err())
+    local line = "/job:worker/task:0 ended (signal 9); it died more than 2 times within 60 s: giving up"
+    assert.is_truthy(p:err():find(line, 1, true), p:err())
   end)
 
   it("leaves the dead where they are with --no-restart", function()

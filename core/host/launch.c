@@ -54,6 +54,7 @@ typedef struct launch {
   char **script;        /* script and its arguments, NULL at the end */
   bool no_restart, restart_chief;
   int grace_s, max_restarts;
+  int nport, ndial; /* given */
   int status;
   bool interrupted; /* by Ctrl-C: the chief is not started again */
   bool ending;      /* the chief was sent SIGTERM and has its grace */
@@ -442,38 +443,49 @@ static bool launch_has_script(const char *path) {
   return false;
 }
 
+/* One option at argv[*i]; false: there is no such one. */
+static bool launch_option(launch *l, int argc, char **argv, int *i) {
+  const int tasks = LAUNCH_MAX_TASKS / 2;
+  return launch_number(argc, argv, i, "--workers", tasks, &l->nworker) ||
+         launch_number(argc, argv, i, "--ps", tasks, &l->nps) ||
+         launch_number(argc, argv, i, "--grace", 86400, &l->grace_s) ||
+         launch_number(argc, argv, i, "--max-restarts", TM_LAUNCH_DEATHS_MAX,
+                       &l->max_restarts) ||
+         launch_list(argc, argv, i, "--ports", l->port, &l->nport) ||
+         launch_list(argc, argv, i, "--dial", l->dial, &l->ndial) ||
+         launch_flag(argv[*i], "--no-restart", &l->no_restart) ||
+         launch_flag(argv[*i], "--restart-chief", &l->restart_chief);
+}
+
+/* What is wrong with the options; NULL: nothing. */
+static const char *launch_wrong(const launch *l) {
+  if (l->nworker < 1) return "--workers must be a number from 1 on";
+  if (l->nps < 1) return "--ps must be a number from 1 on";
+  if (l->grace_s < 0) return "--grace must be a number of seconds";
+  if (l->max_restarts < 0) return "--max-restarts must be a number up to 100";
+  int n = l->nps + l->nworker;
+  if ((l->nport && l->nport != n) || (l->ndial && l->ndial != n))
+    return "--ports and --dial take one port a ps and worker";
+  return NULL;
+}
+
 int tm_host_launch(int argc, char **argv) {
   static launch l; /* about 7 KB, one a process */
-  int i = 1, nport = 0, ndial = 0;
+  int i = 1;
   l.grace_s = LAUNCH_GRACE_S;
   l.max_restarts = LAUNCH_RESTARTS;
   for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
+    if (strcmp(argv[i], "--help") == 0) return launch_usage(NULL, NULL);
     if (strcmp(argv[i], "--") == 0) {
       i++;
       break;
     }
-    if (strcmp(argv[i], "--help") == 0) return launch_usage(NULL, NULL);
-    if (launch_number(argc, argv, &i, "--workers", LAUNCH_MAX_TASKS / 2, &l.nworker))
-      continue;
-    if (launch_number(argc, argv, &i, "--ps", LAUNCH_MAX_TASKS / 2, &l.nps)) continue;
-    if (launch_number(argc, argv, &i, "--grace", 86400, &l.grace_s)) continue;
-    if (launch_number(argc, argv, &i, "--max-restarts", TM_LAUNCH_DEATHS_MAX,
-                      &l.max_restarts))
-      continue;
-    if (launch_list(argc, argv, &i, "--ports", l.port, &nport)) continue;
-    if (launch_list(argc, argv, &i, "--dial", l.dial, &ndial)) continue;
-    if (launch_flag(argv[i], "--no-restart", &l.no_restart)) continue;
-    if (launch_flag(argv[i], "--restart-chief", &l.restart_chief)) continue;
-    return launch_usage("unknown option ", argv[i]);
+    if (!launch_option(&l, argc, argv, &i))
+      return launch_usage("unknown option ", argv[i]);
   }
-  if (l.nworker < 1) return launch_usage("--workers must be a number from 1 on", "");
-  if (l.nps < 1) return launch_usage("--ps must be a number from 1 on", "");
-  if (l.grace_s < 0) return launch_usage("--grace must be a number of seconds", "");
-  if (l.max_restarts < 0)
-    return launch_usage("--max-restarts must be a number up to 100", "");
-  if ((nport && nport != l.nps + l.nworker) || (ndial && ndial != l.nps + l.nworker))
-    return launch_usage("--ports and --dial take one port a ps and worker", "");
-  if (i >= argc) return launch_usage("no script", "");
+  const char *wrong = launch_wrong(&l);
+  if (!wrong && i >= argc) wrong = "no script";
+  if (wrong) return launch_usage(wrong, "");
   if (!launch_has_script(argv[i])) return 1;
   l.ntask = l.nworker + l.nps + 1;
   l.script = argv + i;
