@@ -419,6 +419,64 @@ describe("preemption of the chief", function()
   end)
 end)
 
+describe("examples/preemption.lua", function()
+  after_each(after_all)
+
+  local dir
+
+  local function example(steps)
+    return P.run({ "examples/preemption.lua", dir, tostring(steps or 300), "0.01" }, T:env("chief", 0))
+  end
+
+  before_each(function()
+    dir = P.dir()
+    cluster()
+  end)
+
+  local function trained(p)
+    ended(p, 0, 20)
+    said(p, "done: y = 3.00 x1 -2.00 x2 +1.00\n")
+  end
+
+  it("survives SIGTERM of a worker: the loop does not even notice", function()
+    local p = example()
+    says(p, "step 60,")
+    T.worker[1]:kill "TERM"
+    ended(T.worker[1], 0, 3)
+    T:task("worker", 0)
+    trained(p)
+    said(p, "preempted: /job:worker/task:0: SIGTERM\n")
+    assert.is_falsy(p:out():find "connects again", p:out())
+    said(p, "step 300,")
+  end)
+
+  it("survives SIGTERM of the chief: started again it goes on from the checkpoint", function()
+    local p = example()
+    says(p, "step 60,")
+    p:kill "TERM"
+    ended(p, 143, 3)
+    said(p, "preempted: /job:chief/task:0: SIGTERM\n")
+    local last
+    for n in p:out():gmatch "step (%d+)," do last = tonumber(n) end
+    p = example()
+    trained(p)
+    local from = tonumber(p:out():match "^goes on from step (%d+)\n")
+    assert.is_true(from >= last and from < last + 40, ("%d after %d"):format(from, last))
+  end)
+
+  it("survives SIGTERM of a ps: it waits for the replacement and connects again", function()
+    local p = example()
+    says(p, "step 60,")
+    T.ps[1]:kill "TERM"
+    ended(T.ps[1], 0, 3)
+    T:task("ps", 0)
+    trained(p)
+    said(p, "preempted: /job:ps/task:0: SIGTERM\nconnects again after: ")
+    local from = tonumber(p:out():match "goes on from step (%d+)\n")
+    assert.is_true(from >= 60, p:out())
+  end)
+end)
+
 describe("preemption_checkpoint", function()
   after_each(after_all)
 
