@@ -166,4 +166,43 @@ describe("the iterator of a worker that comes back", function()
     ]])
     assert.equal("go\ntrue\ttrue\ntrue\ttrue\n0\t0\n", k:ends(), k.boss:err())
   end)
+
+  it("goes back with the variables when a lost ps is restored from a checkpoint that holds it", function()
+    for _, option in ipairs { "restart", "resume" } do
+      local k = clusters.start(2, 1)
+      k:chief((script(2, [[
+        local v = strategy:scope(function() return tm.Variable(0, { dtype = "int64" }) end)
+        local it = c:create_per_worker_dataset(tm.data.range(1000):with_options{ on_restart = ]] .. ("%q"):format(option) .. [[ })
+          :iterator()
+        local f = tm.func(function(i)
+          local x = i:next()
+          v:assign_add(1)
+          tm.sleep(0.002)
+          return D.current_worker_index(), x
+        end)
+        local manager = tm.train.CheckpointManager(tm.train.Checkpoint{ v = v, it = it }, DIR .. "/ckpt")
+        c.checkpoint_manager = manager
+        results(30, f, { it })
+        assert(manager:save())
+        local at = { it:state():match "at=(%d+):0,(%d+):0" }
+        for _ = 1, 20 do c:schedule(f, { it }) end
+        c:join()
+        say "go"
+        await "back"
+        local least = { 1e9, 1e9 }
+        for _, r in ipairs(results(100, f, { it })) do
+          local w = math.floor(r[1]) + 1
+          least[w] = math.min(least[w], math.floor(r[2]))
+        end
+        say(least[1] == tonumber(at[1]), least[2] == tonumber(at[2]), v:read():item())
+        say(it:state():match "at=(%d+)" + it:state():match ",(%d+):0" == 130)
+      ]]):gsub("ps = 1 }%)", 'ps = 1 }, { on_ps_failure = "restore", heartbeat_interval = 0.2 })', 1)))
+      k:says "go"
+      k:kill("ps", 0)
+      k:run("ps", 0)
+      k:tell "back"
+      assert.equal("go\ntrue\ttrue\t130\ntrue\n", k:ends(), k.boss:err())
+      P.cleanup()
+    end
+  end)
 end)

@@ -58,14 +58,20 @@ typedef struct coord_worker {
   tm_worker_stats stats;
 } coord_worker;
 
+/* Where an iterator is on one worker: behind its last completed closure. */
+typedef struct coord_place {
+  tm_iter_place at;
+  bool sought; /* it was sent there while the worker was away: it begins there */
+} coord_place;
+
 typedef struct coord_resource {
   uint64_t uid;
   uint64_t made; /* how many were made so far, this one included */
   /* An iterator: */
   tm_dataset *ds; /* NULL: variables */
   uint64_t seed;
-  bool resume;          /* it goes on where it was on a worker that comes back */
-  tm_iter_place *place; /* by index of worker; behind its last completed closure */
+  bool resume;        /* it goes on where it was on a worker that comes back */
+  coord_place *place; /* by index of worker */
   int32_t nplace;
   /* Variables of each worker: */
   int32_t n;

@@ -35,7 +35,7 @@ static tm_status resource_send(const coord_resource *r, tm_worker_link *l,
 }
 
 /* The place of a worker; NULL: no memory for it. */
-static tm_iter_place *resource_place(coord_resource *r, int32_t index) {
+static coord_place *resource_place(coord_resource *r, int32_t index) {
   if (index < r->nplace) return &r->place[index];
   int32_t n = index + 1;
   void *p = tm_realloc(r->place, (size_t)r->nplace * sizeof *r->place,
@@ -51,10 +51,11 @@ static tm_iter_place *resource_place(coord_resource *r, int32_t index) {
 static tm_status resource_from(coord_resource *r, int32_t index, tm_iter_place *from) {
   *from = (tm_iter_place){0, 0};
   if (!r->ds) return TM_OK;
-  tm_iter_place *p = resource_place(r, index);
+  coord_place *p = resource_place(r, index);
   if (!p) return TM_ENOMEM;
-  if (!r->resume) *p = *from;
-  *from = *p;
+  if (!r->resume && !p->sought) p->at = *from;
+  p->sought = false;
+  *from = p->at;
   return TM_OK;
 }
 
@@ -153,10 +154,10 @@ tm_status coord_resources_send(tm_coordinator *c, const coord_worker *w,
 static tm_status resource_send_all(tm_coordinator *c, coord_resource *r, tm_err *err) {
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
-    tm_iter_place *p = r->ds ? resource_place(r, i) : NULL;
+    coord_place *p = r->ds ? resource_place(r, i) : NULL;
     if (r->ds && !p) return tm_nomem(err, "an iterator");
     if (w->state != COORD_READY) continue;
-    tm_status s = resource_send(r, w->link, p ? *p : (tm_iter_place){0, 0}, err);
+    tm_status s = resource_send(r, w->link, p ? p->at : (tm_iter_place){0, 0}, err);
     if (s && s != TM_EUNAVAILABLE) return s; /* one that goes gets it when it is back */
   }
   return TM_OK;
@@ -223,10 +224,10 @@ void coord_resources_took(tm_coordinator *c, const coord_worker *w,
     const tm_took *t = &d->took[k++];
     if (t->given == 0 && t->failed == 0) continue;
     coord_resource *r = resource_find(c, it->arg[i].iterator);
-    tm_iter_place *p = r ? resource_place(r, w->index) : NULL;
+    coord_place *p = r ? resource_place(r, w->index) : NULL;
     if (!p) continue;
-    p->given += t->given;
-    p->failed += t->failed;
+    p->at.given += t->given;
+    p->at.failed += t->failed;
   }
 }
 
@@ -236,7 +237,7 @@ tm_status tm_coordinator_places(tm_coordinator *c, uint64_t uid, uint64_t *seed,
   const coord_resource *r = resource_find(c, uid);
   *n = c->nworker;
   for (int32_t i = 0; r && i < max && i < c->nworker; i++)
-    place[i] = i < r->nplace ? r->place[i] : (tm_iter_place){0, 0};
+    place[i] = i < r->nplace ? r->place[i].at : (tm_iter_place){0, 0};
   if (r) *seed = r->seed;
   pthread_mutex_unlock(&c->mu);
   return r ? TM_OK : TM_ENOTFOUND;
@@ -271,8 +272,10 @@ static void resource_move(tm_coordinator *c, coord_resource *r, uint64_t seed,
   for (; i + 1 < c->nresource; i++) c->resource[i] = c->resource[i + 1];
   moved.made = ++c->made;
   moved.seed = seed;
-  for (i = 0; i < moved.nplace; i++)
-    moved.place[i] = i < n ? place[i] : (tm_iter_place){0, 0};
+  for (i = 0; i < moved.nplace; i++) {
+    moved.place[i].at = i < n ? place[i] : (tm_iter_place){0, 0};
+    moved.place[i].sought = i >= c->nworker || c->worker[i]->state != COORD_READY;
+  }
   c->resource[c->nresource - 1] = moved;
 }
 
@@ -282,7 +285,7 @@ tm_status tm_coordinator_seek(tm_coordinator *c, uint64_t uid, uint64_t seed,
   pthread_mutex_lock(&c->mu);
   coord_resource *r = resource_find(c, uid);
   if (!r) s = tm_fail(err, TM_ENOTFOUND, "there is no such iterator (any more)");
-  if (s == TM_OK && !coord_idle(c))
+  if (s == TM_OK && !coord_idle(c) && !c->suspended)
     s = tm_fail(
         err, TM_EPRECOND,
         "functions are queued or run, which take from this iterator: join first");

@@ -124,7 +124,7 @@ TM_CHECKED tm_status tm_coordinator_places(tm_coordinator *c, uint64_t uid,
                                            uint64_t *seed, tm_iter_place *place,
                                            int32_t max, int32_t *n);
 /* Send it there; workers without a place start at the first element.  TM_EPRECOND:
- * while functions are queued or run. */
+ * while functions are queued or run, unless it is suspended. */
 TM_CHECKED tm_status tm_coordinator_seek(tm_coordinator *c, uint64_t uid, uint64_t seed,
                                          const tm_iter_place *place, int32_t n,
                                          tm_err *err);
