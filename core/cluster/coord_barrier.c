@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "cluster/coord_parts.h"
 
 /*
@@ -10,14 +11,15 @@
  *
  * An UPDATE is in on all ps or on none only if nobody died between two ps.  What a lost
  * worker had is run again with the same tokens, which completes it; so a moment counts
- * only when every ps refuses the lost ones and what they had is finished.
+ * only when every ps refuses the lost ones and what they had is finished.  Without any
+ * worker nobody can finish it: then the moment is taken as it is, and the log says so.
  *
  * Invariants:
  *   (1) `gate` is the number of the barrier whose gates are closed, 0 while there is
  *       none; it is changed under mu.
- *   (2) `gated` of a worker is the last number that it told; under gate_mu, which may
- * be taken while mu is held, because a link may tell from inside of gate(). (3)
- * half_upto is the highest closure that a lost worker had.
+ *   (2) `gated` of a worker is the last number that it told; under gate_mu, taken while
+ *       mu is held, because a link may tell from inside of gate().
+ *   (3) half_upto is the highest closure that a lost worker had.
  */
 #define BARRIER_LOOK_NS 2000000 /* how soon losses are noticed */
 
@@ -42,11 +44,15 @@ static bool barrier_told(tm_coordinator *c, coord_worker *w) {
   return told;
 }
 
-/* Could a lost worker have left an UPDATE half in? */
+/* What lost workers may have left half in is finished, or nobody is there to do it. */
 static bool barrier_whole(tm_coordinator *c) {
-  for (int32_t i = 0; i < c->nworker; i++)
-    if (c->worker[i]->state == COORD_LOST || c->worker[i]->unrefused) return false;
-  return coord_lowest(c) > c->half_upto;
+  bool any = false;
+  for (int32_t i = 0; i < c->nworker; i++) {
+    const coord_worker *w = c->worker[i];
+    if (w->state == COORD_LOST || w->unrefused) return false;
+    any = any || w->state == COORD_READY;
+  }
+  return !any || coord_lowest(c) > c->half_upto;
 }
 
 static bool barrier_all_told(tm_coordinator *c) {
@@ -119,6 +125,10 @@ tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_ns,
   tm_status s = barrier_close(c, tm_now_ns() + timeout_ns, err);
   if (s == TM_OK) {
     uint64_t number = c->gate;
+    if (coord_lowest(c) <= c->half_upto)
+      tm_log(TM_LOG_WARN,
+             "what lost workers were doing may be half in, and no worker "
+             "is there to finish it");
     pthread_mutex_unlock(&c->mu);
     s = fn(ud, err);
     pthread_mutex_lock(&c->mu);

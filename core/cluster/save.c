@@ -20,8 +20,8 @@
  * told of the pieces, in order of the items.
  *
  * Invariants:
- *   (1) A piece is array `at` of its lane's snapshot; names[at] is its entry in the
- * file where it is there. (2) Lanes without pieces have no connection (lane NULL).
+ *   (1) A piece is array `at` of its lane's snapshot; name[at] is its entry in the
+ * file, where it is there. (2) Lanes without pieces have no connection (lane NULL).
  */
 enum { SAVE_MAX_PIECES = 1 << 20, SAVE_FILL = 4 << 20 };
 #define SAVE_GATE_NS 2000000000  /* one try to come to a moment without UPDATEs */

@@ -6,9 +6,14 @@
 ---     local path, err = checkpoint:save("runs/ckpt")          -- runs/ckpt-1
 ---     local status, err = checkpoint:restore(path)
 ---     status:assert_consumed()
+---
+--- Variables of a cluster are all as they are at one moment, and their ps write them while
+--- training goes on.  Ps that do not see the directory are noticed; with { stream = true }
+--- as second argument this process writes all files in any case.
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local options = require "tidemill.lib.options"
 local place = require "tidemill.lib.place"
 local saving = require "tidemill.train.saving"
 local state = require "tidemill.train.state"
@@ -69,7 +74,10 @@ end
 --- fn(), again when a ps was lost under it and restored.
 local function again(fn) return require("tidemill.distribute.restoring").again(fn) end
 
+--- how: as saving.save; what the Checkpoint was made with counts too.
 local function write(self, path, how)
+  how = how or {}
+  how.stream = how.stream or rawget(self, "_stream")
   return again(function() return saving.save(path, tree.walk(rawget(self, "_root")), how) end)
 end
 
@@ -119,13 +127,14 @@ function methods:_bring_back(path, only)
   return status.restore(self, rawget(self, "_root"), path, only)
 end
 
---- Checkpoint{ model = m, ... }
-function M.new(given)
+--- Checkpoint({ model = m, ... }, { stream = false })
+function M.new(given, more)
   if given ~= nil and (type(given) ~= "table" or getmetatable(given) ~= nil) then
     errors.raise("invalid_argument", "Checkpoint takes one table of things to save, got %s", type(given))
   end
   local self = setmetatable({}, Checkpoint)
   rawset(self, "_root", {})
+  rawset(self, "_stream", options.read("Checkpoint", more, { stream = false }).stream)
   for k, v in pairs(given or {}) do self[k] = v end
   return self
 end

@@ -45,7 +45,7 @@ end
 
 local known = {
   "keep_checkpoint_every_n_hours", "step_counter", "checkpoint_interval", "init_fn", max_to_keep = 5,
-  checkpoint_name = "ckpt", incremental = false,
+  checkpoint_name = "ckpt", incremental = false, stream = false,
 }
 
 local function check(o)
@@ -196,10 +196,11 @@ function methods:save(given, more)
   if not due(self, now, o.check_interval) then return nil end
   local prefix = state.join(self.directory, self._o.checkpoint_name)
   local at = self._count and self._count()
-  local how = self._increments and self._increments:how()
+  local how = self._increments and self._increments:how() or {}
+  how.stream = self._o.stream
   local path, err = self.checkpoint:save(prefix, { number = o.checkpoint_number, keep_state = true, how = how })
   if not path then return nil, err end
-  if how then self._increments:saved(path, how, saving.last) end
+  if self._increments then self._increments:saved(path, how, saving.last) end
   local _, name = state.split(path)
   local ok
   ok, err = record(self, name, self._forget)

@@ -86,7 +86,7 @@ local function write_leaves(w, tree, how)
   for _, l in ipairs(tree.leaves) do
     if in_cluster(l) then add_items(items, l) else write[l.kind](w, l) end
   end
-  if #items > 0 then M.last = must(w:save(items, how)) end
+  if #items > 0 then M.last = must(w:save(items, how)) end -- pause, bytes, streamed, ...
 end
 
 local function write_all(path, tree, how)
