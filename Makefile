@@ -193,10 +193,17 @@ $(B)/fuzz/%: $(B)/obj/spec/fuzz/%.o $(LIB_A)
 	$(Q)$(CC) $(TM_LDFLAGS) -fsanitize=fuzzer -o $@ $< $(LIB_A) $(LIBS)
 
 # A wire between two tasks that tests can cut; a server whose answers are files.
-tools: $(B)/proxy $(B)/httpd
+tools: $(B)/proxy $(B)/httpd $(B)/killer.so
 $(B)/proxy $(B)/httpd: $(B)/%: $(B)/obj/spec/tools/%.o
 	$(call say,LD,$@)
 	$(Q)$(CC) $(TM_LDFLAGS) -o $@ $< $(LIBS)
+
+# Preloaded into a task, ends it at a system call.
+$(B)/killer.so: $(B)/obj/spec/tools/killer.o
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared $(LDFLAGS) -o $@ $< -ldl
+$(B)/obj/spec/tools/killer.o: SAN_FLAGS :=
+$(B)/obj/spec/tools/killer.o: VIS = -fvisibility=default
 
 # The same entries without libFuzzer, for `make test`.
 $(B)/replay/%: $(B)/obj/spec/fuzz/%.o $(B)/obj/spec/fuzz/replay.o $(LIB_A)
