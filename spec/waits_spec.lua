@@ -34,6 +34,7 @@ local calls = {
   ["assign"] = "v:assign(tm.zeros({ 1000 }))",
   ["assign of rows"] = "v:scatter_update({ 1, 2 }, { 0, 0 })",
   ["a function run here"] = "tm.func(function() return v * 2 end)()",
+  ["making a variable"] = "strategy:scope(function() return tm.Variable(tm.ones({ 10 })) end)",
   ["save"] = "must(manager:save())",
   ["restore"] = "must(checkpoint:restore(path))",
 }

@@ -117,12 +117,16 @@ static tm_status session_tell_workers(tm_session *s, tm_var_info *v, tm_err *err
   return TM_OK;
 }
 
+uint64_t tm_session_bytes(const tm_var_info *v) {
+  return (uint64_t)tm_shape_count(&v->shape) * tm_dtype_size(v->dtype);
+}
+
 tm_status tm_session_create(tm_session *s, tm_var_info *info, const tm_init *init,
                             tm_tensor *const *piece, tm_err *err) {
-  if (s->excuse) s->excuse(s, true);
+  if (s->excuse) s->excuse(s, tm_session_bytes(info));
   tm_status st = piece ? tm_vars_create_pieces(s->vars, info, piece, err)
                        : tm_vars_create(s->vars, info, init, err);
-  if (s->excuse) s->excuse(s, false);
+  if (s->excuse) s->excuse(s, 0);
   if (st == TM_OK && s->keep_recipes &&
       tm_recipes_add(&s->recipes, s->vars->catalog, info, init, piece))
     st = tm_nomem(err, "how a variable was made");

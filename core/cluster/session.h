@@ -101,7 +101,8 @@ TM_CHECKED tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_sta
 
 /* Is a ps lost, and not yet restored?  *why names the first one. */
 bool tm_session_lost(tm_session *s, tm_err *why);
-/* A request to this task failed ("/job:ps/task:0"): it counts as lost.  NULL: all that
+/* A request to this task failed ("/job:ps/task:0"): it counts as lost, unless others
+ * keep copies of what it holds.  NULL: all that
  * began anew and was not restored is to begin again. */
 void tm_session_suspect(tm_session *s, const char *task);
 /* TM_ETIMEOUT: not all are there yet. TM_EABORTED: another chief is in charge. */

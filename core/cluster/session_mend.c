@@ -247,6 +247,7 @@ bool tm_session_lost(tm_session *s, tm_err *why) {
 void tm_session_suspect(tm_session *s, const char *task) {
   session_remote *r = s->remote;
   if (!session_mender_of(s)) return;
+  if (task && r->lanes) return; /* who else serves it is theirs to say */
   pthread_mutex_lock(&r->mu);
   for (int32_t i = 0; i < r->nps; i++) {
     session_ps *p = &r->ps[i];
@@ -319,12 +320,12 @@ tm_status tm_session_remake(tm_session *s, bool *fresh, tm_err *err) {
   TM_TRY(session_reconnect(s, fresh, err));
   tm_recipes_prune(&s->recipes, s->vars->catalog);
   tm_status st = TM_OK;
-  s->excuse(s, true);
   for (size_t i = 0; i < s->recipes.n && st == TM_OK; i++) {
     session_recipe *p = &s->recipes.r[i];
+    s->excuse(s, tm_session_bytes(p->info));
     st = tm_vars_remake(s->vars, p->info, &p->init, p->piece, fresh, err);
   }
-  s->excuse(s, false);
+  s->excuse(s, 0);
   return st;
 }
 

@@ -48,8 +48,9 @@ struct tm_session {
   tm_status (*save_lane)(tm_session *s, int32_t k, tm_cancel *cancel,
                          struct tm_save_lane **out, tm_err *err);
   struct session_remote *remote; /* of a cluster of other processes */
-  /* While on, ps may be silent for long: they make large shards. */
-  void (*excuse)(tm_session *s, bool on);
+  /* So many bytes are being made: ps may be silent for long when they are many.  0: it
+   * is over. */
+  void (*excuse)(tm_session *s, uint64_t bytes);
   const char *(*ps_state)(tm_session *s, int32_t i); /* NULL: always "ready" */
   /* The coordinator to tell when a ps is lost; NULL: none any more. */
   void (*watch)(tm_session *s, tm_coordinator *c);
@@ -57,6 +58,9 @@ struct tm_session {
   void (*hurry)(tm_session *s); /* end refuse and reach: the coordinator is closed */
   void (*stop_remote)(tm_session *s); /* after links and clients were closed */
 };
+
+/* What a variable holds. */
+uint64_t tm_session_bytes(const tm_var_info *v);
 
 /* Entry nworker: address NULL for this process, task NULL for the usual name. */
 TM_CHECKED tm_status tm_session_note_worker(tm_session *s, const char *address,

@@ -28,6 +28,7 @@
  */
 
 #define REMOTE_INQUEST_NS 250000000
+#define REMOTE_MAKES      16e6 /* bytes a second that any ps makes */
 
 void tm_session_abort(session_remote *r, const tm_err *why) {
   if (r->why.code == TM_EABORTED || r->closing) return;
@@ -129,8 +130,10 @@ static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {
   tm_free(tie, sizeof *tie);
 }
 
-static void session_excuse(tm_session *s, bool on) {
+/* Not where it should take but a part of the time after which silence counts. */
+static void session_excuse(tm_session *s, uint64_t bytes) {
   session_remote *r = s->remote;
+  bool on = (double)bytes > REMOTE_MAKES * 1e-9 * (double)r->start.silence_ns;
   pthread_mutex_lock(&r->mu);
   r->excused = on;
   for (int32_t i = 0; i < r->nps; i++)

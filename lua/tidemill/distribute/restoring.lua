@@ -91,11 +91,12 @@ end
 
 local function bring_back(self, manager)
   local fresh, made = self.strategy._session:remake()
-  local path, status = from_latest(manager, self.policy == "restore_shards" and fresh or nil)
-  tell_rest(made, fresh, path, status and status.brought or {})
   local list = {}
   for k in pairs(fresh) do list[#list + 1] = self.strategy._ps_tasks[k + 1] end
   table.sort(list)
+  local some = self.policy == "restore_shards" and #list < self.strategy.num_ps
+  local path, status = from_latest(manager, some and fresh or nil)
+  tell_rest(made, fresh, path, status and status.brought or {})
   return path, list
 end
 
@@ -186,6 +187,17 @@ function M.listen(strategy, fn)
   if self then self.listeners[#self.listeners + 1] = fn end
 end
 
+--- A request to this task got no answer: restore what is lost.  Whether it is may be
+--- known a moment later.
+local function mend_task(self, task)
+  if self.busy then return false end
+  local session = self.strategy._session
+  session:suspect(task)
+  local deadline = tm.time() + 1
+  while not session:lost() and tm.time() < deadline do trace.eagerly(tm.sleep, 0.01) end
+  return mend(self, true)
+end
+
 --- fn(...), again after what it needed was restored.
 function M.call(strategy, fn, ...)
   local self = policies[strategy]
@@ -193,10 +205,20 @@ function M.call(strategy, fn, ...)
     local ok, a, b = pcall(fn, ...)
     if ok then return a, b end
     if not errors.is_error(a, "unavailable") then error(a, 0) end
-    if a.task then strategy._session:suspect(a.task) end
-    if not mend(self, true) then error(a, 0) end
+    if not mend_task(self, a.task) then error(a, 0) end
   end
   return fn(...)
+end
+
+--- The strategies that have such a ps; open ones under a policy.
+local function owners(task)
+  local list = {}
+  for strategy, self in pairs(policies) do
+    for _, t in ipairs(strategy._closed and {} or strategy._ps_tasks) do
+      if t == task then list[#list + 1] = self end
+    end
+  end
+  return list
 end
 
 --- fn(), which gives nil and an error, again after what it needed was restored.
@@ -204,8 +226,10 @@ function M.again(fn)
   while true do
     local a, err = fn()
     if a ~= nil or err == nil or err.code ~= "unavailable" then return a, err end
-    local done = false
-    for _, self in pairs(policies) do done = mend(self, true) or done end
+    local list, done = owners(err.task), false
+    for _, self in ipairs(list) do
+      done = (#list == 1 and mend_task(self, err.task) or mend(self, true)) or done
+    end
     if not done then return a, err end
   end
 end
@@ -214,8 +238,7 @@ end
 function core.hooks.mend(vars, task)
   for strategy, self in pairs(policies) do
     if not strategy._closed and not self.busy and strategy._session:vars() == vars then
-      strategy._session:suspect(task)
-      return mend(self, true)
+      return mend_task(self, task)
     end
   end
   return false
