@@ -110,6 +110,7 @@ tm_status coord_worker_new(tm_coordinator *c, int32_t index, coord_worker **out)
   tm_err_clear(&w->why);
   coord_queue_init(&w->out, COORD_WINDOW_MAX);
   coord_queue_init(&w->own, COORD_WINDOW_MAX);
+  w->pause_ns = COORD_PAUSE_MIN_NS;
   tm_cond_init_monotonic(&w->wake);
   return TM_OK;
 }
