@@ -10,7 +10,8 @@
 --              on from there
 --
 -- usage: tidemill launch --workers 2 --ps 1 examples/preemption.lua [DIRECTORY [STEPS [PAUSE]]]
---        (or with tasks of your own, see docs/running.md), then: kill -TERM some task
+--        (or with tasks of your own, see docs/running.md), then: kill -TERM some task.
+--        (launch starts a task again that died, not one that was told to leave.)
 --        PAUSE: seconds that a step takes longer, so that there is something to interrupt
 
 local tm = require "tidemill"

@@ -185,6 +185,34 @@ describe("preemption of a worker", function()
     server:kill()
   end)
 
+  it("again and again costs no closure and doubles none", function()
+    local all, stop = cluster(), P.dir() .. "/stop"
+    local p = chief((([[
+      local w = D.PreemptionWatcher()
+      local n, values = 0, {}
+      local next_one = tm.func(function() v:assign_add(1) return v + 0 end)
+      say "go"
+      while not io.open(..., "r") do
+        for _ = 1, 200 do values[#values + 1] = c:schedule(next_one) end
+        c:join()
+      end
+      for _, r in ipairs(values) do n = n + (r:fetch() > 0 and 1 or 0) end
+      say(v:read():item() == #values and "exact", n == #values, c:stats().steps == #values)
+    ]]):gsub("%.%.%.", ("%q"):format(stop))))
+    says(p, "go")
+    for i = 1, 8 do
+      local k = i % 2
+      P.sleep(0.05 + 0.013 * i)
+      all.worker[k + 1]:kill "TERM"
+      ended(all.worker[k + 1], 0, 3)
+      all:task("worker", k)
+      assert.is_truthy(all.worker[k + 1]:says "listens")
+    end
+    assert(io.open(stop, "w")):close()
+    ended(p, 0)
+    assert.equal("go\nexact\ttrue\ttrue\n", p:out())
+  end)
+
   it("13. when all leave gracefully, one after the other, nothing dead-locks", function()
     local all = cluster()
     local p = chief [[
@@ -288,6 +316,32 @@ describe("preemption of a ps", function()
     ended(all.ps[1], 0, 2)
     ended(p, 0)
     assert.equal("go\nunavailable\t/job:ps/task:0\t/job:ps/task:0: SIGTERM\ttrue\n", p:out(), p:err())
+  end)
+end)
+
+describe("a task that leaves", function()
+  after_each(after_all)
+
+  it("takes no other chief: whoever connects meanwhile gets its replacement", function()
+    local all = cluster()
+    local first = chief [[
+      local w = D.PreemptionWatcher()
+      say "go"
+      while not w.preemption_message do tm.sleep(0.01) end
+      say "leaving"
+      tm.sleep(60)
+    ]]
+    says(first, "go")
+    all.ps[1]:kill "TERM"
+    says(first, "leaving")
+    local second = chief "c:schedule(count):fetch() say(v:read():item())"
+    P.sleep(0.3)
+    assert.is_nil(second:status())
+    first:kill "KILL"
+    ended(all.ps[1], 0, 2)
+    all:task("ps", 0)
+    ended(second, 0)
+    assert.equal("1\n", second:out())
   end)
 end)
 

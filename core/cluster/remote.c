@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "data/codec.h"
@@ -20,6 +21,7 @@
  * of them at once when there are TM_CONTROL_GRAPHS. (3) close returns after `closed`
  * was called: nothing calls back after it.
  */
+#define REMOTE_PAUSE_NS  ((int64_t)50000000) /* between two starts */
 #define REMOTE_BYTES_MAX ((size_t)1 << 40)
 #define REMOTE_ONCE_NS   2000000000
 
@@ -343,6 +345,17 @@ static tm_status remote_say_start(tm_channel *ch, const tm_remote_options *opt,
   return theirs.code;
 }
 
+static tm_status remote_try(const tm_channel_options *o, const tm_remote_options *opt,
+                            tm_channel **ch, tm_err *err) {
+  TM_TRY(tm_channel_open(o, ch, err));
+  tm_status s = remote_say_start(*ch, opt, err);
+  if (s == TM_OK) return TM_OK;
+  tm_channel_close(*ch);
+  *ch = NULL;
+  return s;
+}
+
+/* A task that is about to end is unavailable too: what replaces it will answer. */
 static tm_status remote_dial(const tm_remote_options *opt, const char *task,
                              tm_channel **ch, tm_err *err) {
   tm_channel_options o = {.address = opt->address,
@@ -355,12 +368,15 @@ static tm_status remote_dial(const tm_remote_options *opt, const char *task,
   if (opt->once && o.connect_timeout_ns > REMOTE_ONCE_NS)
     o.connect_timeout_ns = REMOTE_ONCE_NS;
   snprintf(o.self.purpose, sizeof o.self.purpose, "control");
-  TM_TRY(tm_channel_open(&o, ch, err));
-  tm_status s = remote_say_start(*ch, opt, err);
-  if (s == TM_OK) return TM_OK;
-  tm_channel_close(*ch);
-  *ch = NULL;
-  return s;
+  int64_t end = tm_now_ns() + o.connect_timeout_ns;
+  for (;;) {
+    if (err) tm_err_clear(err);
+    tm_status s = remote_try(&o, opt, ch, err);
+    if (s != TM_EUNAVAILABLE || opt->once || tm_now_ns() >= end ||
+        tm_cancelled(opt->cancel))
+      return s;
+    tm_sleep_ns(REMOTE_PAUSE_NS);
+  }
 }
 
 static tm_conn_limits remote_limits(const tm_remote_options *opt) {

@@ -40,6 +40,7 @@ typedef struct wsession {
   tm_worker_link *link; /* under mu until the start is answered (1) */
   tm_map *graphs;       /* loop thread: hash[0] to a tm_graph */
   atomic_llong held;    /* (4) */
+  atomic_bool answered; /* the start was */
   atomic_bool left;     /* down was said because the service is leaving */
 } wsession;
 
@@ -107,8 +108,8 @@ static void wsession_down(void *ud, const tm_err *why) {
 /* The last closure is done or handed back: nothing keeps this worker. */
 static void wsession_leave_if_idle(wsession *w) {
   tm_err err;
-  if (!atomic_load(&w->service->leaving) || atomic_load(&w->held) > 0 ||
-      atomic_exchange(&w->left, true))
+  if (!atomic_load(&w->service->leaving) || !atomic_load(&w->answered) ||
+      atomic_load(&w->held) > 0 || atomic_exchange(&w->left, true))
     return;
   tm_err_clear(&err);
   tm_fail(&err, TM_EUNAVAILABLE, "it left (%s)", w->service->why);
@@ -142,7 +143,9 @@ void tm_worker_service_leave(tm_worker_service *s, const char *why) {
     pthread_mutex_lock(&w->mu);
     tm_worker_link *l = w->ended ? NULL : w->link;
     if (l && l->recall) l->recall(l, 0);
+    bool early = !l && !w->ended; /* it still connects to the ps */
     pthread_mutex_unlock(&w->mu);
+    if (early) tm_conn_close(w->conn, TM_EUNAVAILABLE, "this worker leaves");
     if (l) wsession_leave_if_idle(w);
   }
   pthread_mutex_unlock(&s->mu);
@@ -247,7 +250,8 @@ static void *wsession_main(void *ud) {
   w->link = link;
   pthread_mutex_unlock(&w->mu);
   wsession_answer(w, s, &err);
-  if (s == TM_OK) wsession_leave_if_idle(w);
+  atomic_store(&w->answered, s == TM_OK);
+  wsession_leave_if_idle(w);
   pthread_mutex_lock(&w->mu);
   while (!w->ended) pthread_cond_wait(&w->changed, &w->mu);
   pthread_mutex_unlock(&w->mu);
