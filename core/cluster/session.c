@@ -170,8 +170,9 @@ tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64_t *uid,
   return TM_OK;
 }
 
-const char *tm_session_ps_state(tm_session *s, int32_t ps) {
-  return s->ps_state ? s->ps_state(s, ps) : "ready";
+const char *tm_session_ps_state(tm_session *s, int32_t ps, bool *copied) {
+  *copied = false;
+  return s->ps_state ? s->ps_state(s, ps, copied) : "ready";
 }
 
 tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_stats *out,

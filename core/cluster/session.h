@@ -78,8 +78,8 @@ void tm_session_coordinator_close(tm_session *s);
 /* The first variable of g that is none of this cluster's into *uid; 0: all are. */
 TM_CHECKED tm_status tm_session_foreign(tm_session *s, const tm_graph *g, uint64_t *uid,
                                         tm_err *err);
-/* "ready", "connecting" or "down". */
-const char *tm_session_ps_state(tm_session *s, int32_t ps);
+/* "ready", "connecting" or "down".  *copied: another ps has all that it held. */
+const char *tm_session_ps_state(tm_session *s, int32_t ps, bool *copied);
 TM_CHECKED tm_status tm_session_ps_stats(tm_session *s, int32_t ps, tm_store_stats *out,
                                          tm_err *err);
 

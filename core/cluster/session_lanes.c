@@ -363,3 +363,7 @@ const char *tm_lanes_state(session_remote *r, int32_t i) {
   if (r->lanes->up[i]) return "ready";
   return r->lanes->dialling == i ? "connecting" : "down";
 }
+
+bool tm_lanes_have_copy(session_remote *r, int32_t k) {
+  return r->lanes->lane[k].copied;
+}

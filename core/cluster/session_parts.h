@@ -51,7 +51,8 @@ struct tm_session {
   /* So many bytes are being made: ps may be silent for long when they are many.  0: it
    * is over. */
   void (*excuse)(tm_session *s, uint64_t bytes);
-  const char *(*ps_state)(tm_session *s, int32_t i); /* NULL: always "ready" */
+  /* NULL: always "ready", without a copy. */
+  const char *(*ps_state)(tm_session *s, int32_t i, bool *copied);
   /* The coordinator to tell when a ps is lost; NULL: none any more. */
   void (*watch)(tm_session *s, tm_coordinator *c);
   void (*stop_tasks)(tm_session *s, const char *only); /* NULL: all */

@@ -141,9 +141,10 @@ static void session_excuse(tm_session *s, uint64_t bytes) {
   pthread_mutex_unlock(&r->mu);
 }
 
-static const char *session_ps_state_remote(tm_session *s, int32_t i) {
+static const char *session_ps_state_remote(tm_session *s, int32_t i, bool *copied) {
   session_remote *r = s->remote;
   pthread_mutex_lock(&r->mu);
+  *copied = r->lanes && tm_lanes_have_copy(r, i);
   const session_ps *p = &r->ps[i];
   const char *state = r->lanes                      ? tm_lanes_state(r, i)
                       : p->state == SESSION_DIALLED ? "connecting"

@@ -94,5 +94,6 @@ bool tm_lanes_message(session_ps *p, tm_message *m);
 /* Set while nobody serves lane k. */
 tm_cancel *tm_lanes_gone(session_remote *r, int32_t k);
 const char *tm_lanes_state(session_remote *r, int32_t i); /* mu held */
+bool tm_lanes_have_copy(session_remote *r, int32_t k);    /* mu held */
 
 #endif

@@ -395,10 +395,13 @@ static void push_ps_stats(lua_State *L, tm_session *s, int32_t k) {
   tm_lua_set_int(L, t, "variables", (int64_t)st.variables);
   tm_lua_set_int(L, t, "slots", (int64_t)st.slots);
   tm_lua_set_int(L, t, "bytes_held", (int64_t)st.bytes_held);
-  const char *state = tm_session_ps_state(s, k);
+  bool copied;
+  const char *state = tm_session_ps_state(s, k, &copied);
   if (r != TM_OK && strcmp(state, "ready") == 0) state = "down";
   lua_pushstring(L, state);
   lua_setfield(L, t, "state");
+  lua_pushboolean(L, copied);
+  lua_setfield(L, t, "copied");
 }
 
 /* coordinator:steps(): closures done so far */
