@@ -262,6 +262,118 @@ describe("workers", function()
     exact(400)
   end)
 
+  -- The chief reaches the first worker through a wire that is cut, silent, slow.
+  local function open_wired()
+    T = tasks.new(P, { workers = 2, ps = 2 })
+    T.id = "wired"
+    T:start()
+    local control = P.dir() .. "/control"
+    io.open(control, "w"):close()
+    local wire = P.start { (P.tidemill:gsub("tidemill$", "proxy")), T.jobs.worker[1], control }
+    local port = wire:says "port (%d+)"
+    local said = 0
+    local function tell(line)
+      local f = io.open(control, "a")
+      f:write(line, "\n")
+      f:close()
+      said = said + 1
+      assert.is_truthy(wire:says("done " .. said .. " "))
+    end
+    local jobs = { worker = { "127.0.0.1:" .. port, T.jobs.worker[2] }, ps = T.jobs.ps }
+    local resolver = D.SimpleClusterResolver(D.ClusterSpec(jobs), { task_type = "chief" })
+    resolver.cluster_id = function() return "wired" end
+    strategy = D.ParameterServerStrategy(resolver, { heartbeat_interval = 0.2, heartbeat_timeout = 1,
+      placement = "round_robin" })
+    c = D.ClusterCoordinator(strategy)
+    strategy:scope(function()
+      counters = { tm.Variable(0, { dtype = "int64" }), tm.Variable(0, { dtype = "int64" }) }
+    end)
+    count = function()
+      for _, v in ipairs(counters) do v:assign_add(1) end
+    end
+    return tell
+  end
+
+  it("whose connection is cut run nothing twice, and are back at once", function()
+    local tell = open_wired()
+    local f = slow(0.002)
+    for round = 1, 5 do
+      for _ = 1, 200 do c:schedule(f) end
+      P.sleep(0.03)
+      tell "cut"
+      local t = P.now()
+      await(1, "down")
+      await(1, "ready")
+      assert.is_true(P.now() - t < 0.5, P.now() - t)
+      exact(200 * round)
+    end
+    for round = 6, 8 do -- in the middle of a message
+      for _ = 1, 200 do c:schedule(f) end
+      P.sleep(0.02)
+      tell(round % 2 == 0 and "cutafter down 37" or "cutafter up 21")
+      exact(200 * round)
+    end
+    await(1, "ready")
+  end)
+
+  it("whose connection is silent are lost after the heartbeat, and come back when it is not", function()
+    local tell = open_wired()
+    local f = slow(0.01)
+    for _ = 1, 200 do c:schedule(f) end
+    tell "drop on"
+    P.sleep(0.5)
+    tell "drop off" -- shorter than the heartbeat: nothing is lost
+    P.sleep(0.1)
+    assert.equal(0, c:stats().retries)
+    tell "drop on"
+    await(1, "down")
+    tell "drop off"
+    await(1, "ready")
+    exact(200)
+  end)
+
+  it("whose messages are late lose nothing", function()
+    local tell = open_wired()
+    local f = slow(0.002)
+    tell "delay 60"
+    local t = P.now()
+    for _ = 1, 300 do c:schedule(f) end
+    exact(300)
+    assert.is_true(P.now() - t < 1.5)
+    assert.equal(0, c:stats().retries)
+  end)
+
+  it("that are slow do not hold up the last functions, nor lose a batch", function()
+    open { workers = 2, ps = 1 }
+    local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
+    local f = tm.func(function(it)
+      count()
+      return it:next()
+    end)
+    local nap = slow(0.4)
+    local seen, n = {}, 0
+    for round = 1, 3 do
+      local t = P.now()
+      c:schedule(nap)
+      local r = {}
+      for i = 1, 6 do r[i] = c:schedule(f, { it }) end
+      for i = 1, 6 do
+        local x = r[i]:fetch()
+        seen[x] = (seen[x] or 0) + 1
+      end
+      assert.is_true(P.now() - t < 0.3, P.now() - t)
+      n = n + 7
+      exact(n)
+      assert.is_true(P.now() - t < 1, round)
+    end
+    -- Each worker counts from 0 without a gap.
+    local before = 2
+    for x = 0, 17 do
+      assert.is_true((seen[x] or 0) <= before, x)
+      before = seen[x] or 0
+    end
+  end)
+
   it("that are all gone: the coordinator waits, and goes on when one is back", function()
     open { workers = 2, ps = 1 }
     local f = slow(0.005)
