@@ -50,7 +50,7 @@ describe("a lost ps", function()
 
   for _, which in ipairs { { 0 }, { 1 }, { 0, 1 } } do
     local name = table.concat(which, " and ")
-    it(("is restored while functions run and the chief joins: ps %s killed"):format(name), function()
+    it(("is restored while functions run and the chief joins: ps %s killed (pain points 1, 10, 11)"):format(name), function()
       local k = clusters.start(2, 2)
       k:chief(script("restore", [[
         run(50)
@@ -207,6 +207,42 @@ describe("a lost ps", function()
     k:signal("CONT", "ps", 1)
     local out = k:ends(20)
     assert.is_truthy(out:find "restored[^\n]*\ntrue\ttrue\t1\n$", out .. k.boss:err())
+  end)
+
+  it("that is stopped for 3 s is not dead", function()
+    local k = clusters.start(2, 2)
+    k:chief((script("restore", [[
+      run(20)
+      c:join()
+      assert(manager:save())
+      run(50, slow)
+      say "go"
+      c:join()
+      say(a:read():item(), b:read():item(), restored, c:stats().retries)
+    ]]):gsub("heartbeat_timeout = 1", "heartbeat_timeout = 10")))
+    k:says "go"
+    k:signal("STOP", "ps", 1)
+    P.sleep(3)
+    k:signal("CONT", "ps", 1)
+    assert.equal("go\n70\t70\t0\t0\n", k:ends())
+  end)
+
+  it("is started again by launch, and training ends well (pain points 3, 11)", function()
+    local text = script("restore", [[
+      run(20)
+      c:join()
+      assert(manager:save())
+      run(200, slow)
+      say "go"
+      c:join()
+      say(a:read():item() == c:stats().steps - lost, a:read():item() == b:read():item(), restored)
+    ]])
+    local p = P.run({ "launch", "--workers", "2", "--ps", "2", P.script(text) }, { DIR = P.dir() })
+    assert.is_truthy(p:says "go")
+    P.sleep(0.1)
+    P.signal("KILL", P.task("ps", 1))
+    assert.equal(0, p:wait(20), p:out() .. p:err())
+    assert.is_truthy(p:out():find "restored[^\n]*\ntrue\ttrue\t1\n$", p:out() .. p:err())
   end)
 
   it("without a checkpoint manager is failed_precondition, which names it, each time until there is one", function()
