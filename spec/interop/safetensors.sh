@@ -14,5 +14,9 @@ trap 'rm -rf "$dir"' EXIT
   exit 1
 }
 "$B/tidemill" spec/interop/safetensors.lua write "$dir"
+"$B/tidemill" launch --workers 1 --ps 2 spec/interop/safetensors_ps.lua "$dir" >"$dir/log" 2>&1 || {
+  cat "$dir/log" >&2
+  exit 1
+}
 "$PYTHON" spec/interop/safetensors_check.py "$dir"
 "$B/spec/test_ckpt_interop" "$dir/python.safetensors"
