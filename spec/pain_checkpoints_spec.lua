@@ -52,9 +52,12 @@ describe("checkpoints", function()
   after_each(function() assert.same({}, P.cleanup()) end)
 
   --- Run a script as the chief of a cluster of processes; what it prints.
-  local function launch(workers, ps, text, seconds)
-    local p = P.run { "launch", "--workers", tostring(workers), "--ps", tostring(ps),
-      P.script(common .. "local dir = arg[1]\n" .. text), dir }
+  local function launch(workers, ps, text, seconds, option)
+    local args = { "launch", "--workers", tostring(workers), "--ps", tostring(ps) }
+    args[#args + 1] = option
+    args[#args + 1] = P.script(common .. "local dir = arg[1]\n" .. text)
+    args[#args + 1] = dir
+    local p = P.run(args)
     assert.equal(0, p:wait(seconds or 60), p:out() .. p:err())
     return p:out()
   end
@@ -102,6 +105,41 @@ describe("checkpoints", function()
     assert.equal(first:match "\n(.*)", second)
   end)
 
+  it("29, 35: taken while workers train are of one moment: all shards, weights and slots", function()
+    launch(2, 3, [[
+      local s, c = env(3, 3)
+      local m = make(s)
+      local step = step_of(m)
+      local function w_after(k)
+        local x = 0
+        for i = 1, k do x = x - 0.5 / math.sqrt(0.1 + i) end
+        return x
+      end
+      local checkpoint, seen = train.Checkpoint(m), {}
+      c:schedule(step, { all(64) })
+      c:join()
+      for turn = 1, 25 do
+        for _ = 1, 20 do c:schedule(step, { all(64) }) end
+        local path = assert(checkpoint:write(dir .. "/c"))
+        local k = tm.reduce_max(train.load_variable(path, "optimizer/slots/accumulator/bias")):item()
+        k = math.floor(k + 0.5)
+        seen[k] = true
+        for _, name in ipairs{ "emb", "w", "bias" } do
+          local x = train.load_variable(path, name)
+          local slot = train.load_variable(path, "optimizer/slots/accumulator/" .. name)
+          local low, high = tm.reduce_min(x):item(), tm.reduce_max(x):item()
+          assert(math.abs(low - w_after(k)) < 1e-3 and math.abs(high - w_after(k)) < 1e-3, name .. " at " .. k)
+          assert(math.abs(tm.reduce_min(slot):item() - 0.1 - k) < 1e-3, name)
+          assert(math.abs(tm.reduce_max(slot):item() - 0.1 - k) < 1e-3, name)
+        end
+      end
+      c:join()
+      local n = 0
+      for _ in pairs(seen) do n = n + 1 end
+      assert(n > 3, n) -- it did go on meanwhile
+    ]])
+  end)
+
   it("30: of partitioned variables on several ps have each tensor once", function()
     launch(1, 3, "local s, c = env(3, 3)\n" .. save .. [[
       local seen = {}
@@ -110,6 +148,31 @@ describe("checkpoints", function()
         seen[v.name] = table.concat(v.shape, ",")
       end
       assert(seen.emb == "64,4" and seen.w == "9,2" and seen["optimizer/slots/accumulator/emb"] == "64,4")
+    ]])
+  end)
+
+  it("31, 40: are not gathered on one ps or the chief: each ps writes what it holds", function()
+    launch(1, 2, [[
+      local s, c = env(2, 2)
+      local big = s:scope(function()
+        return tm.Variable(function(shape) return tm.ones(shape) end, { shape = { 1 << 19, 64 } })
+      end)
+      big:scatter_add(tm.tensor({ 0, 400000 }, "int64"), tm.zeros{ 2, 64 })
+      local ps = {}
+      local p = io.popen "ps -o pid=,args= --ppid $(ps -o ppid= -p $(ps -o ppid= -p $$))"
+      for line in p:lines() do
+        local pid = line:match "^%s*(%d+) %S*tidemill ps"
+        if pid then ps[#ps + 1] = pid end
+      end
+      p:close()
+      assert(#ps == 2, #ps)
+      local before = { hwm(), hwm(ps[1]), hwm(ps[2]) }
+      assert(train.Checkpoint{ big = big }:write(dir .. "/big"))
+      local after = { hwm(), hwm(ps[1]), hwm(ps[2]) }
+      for i = 1, 3 do assert(after[i] - before[i] < 48, i .. ": " .. after[i] - before[i]) end
+      p = io.popen("stat -c %s " .. dir .. "/big/data-*")
+      for line in p:lines() do assert(math.abs(tonumber(line) - (64 << 20)) < 4096, line) end
+      p:close()
     ]])
   end)
 
@@ -151,6 +214,42 @@ describe("checkpoints", function()
       local x = v:sparse_read(tm.tensor({ 6, 7, rows - 1 }, "int64")):totable()
       assert(x[1][1] == 0 and x[2][1] == 1 and x[3][64] == 1)
     ]], 300)
+  end)
+
+  it("34: fail within a second when a ps does, naming it, and training of the rest ends as well", function()
+    local out = launch(1, 2, [[
+      local s, c = env(2, 2)
+      local m = make(s)
+      assert(train.Checkpoint(m):write(dir .. "/a"))
+      local p = io.popen "ps -o pid=,args= --ppid $(ps -o ppid= -p $(ps -o ppid= -p $$)) | grep 'tidemill ps'"
+      local pid = p:read "a":match "%d+"
+      p:close()
+      os.execute("kill -9 " .. pid)
+      local start = tm.time()
+      local path, e = train.Checkpoint(m):write(dir .. "/b")
+      assert(path == nil and tm.is_error(e, "unavailable") and tostring(e):find "/job:ps/task:[01]", tostring(e))
+      assert(tm.time() - start < 3, tm.time() - start)
+      assert(not io.open(dir .. "/b/checkpoint.json") and io.open(dir .. "/a/checkpoint.json"))
+      print "told"
+      io.stdout:flush()
+    ]], nil, "--no-restart")
+    assert.equal("told\n", out)
+  end)
+
+  it("35: hold the start values of slots that a shard has not made yet", function()
+    launch(1, 2, [[
+      local s, c = env(2, 4)
+      local m = make(s)
+      local step = step_of(m)
+      c:schedule(step, { tm.range(0, 3, 1, "int64") }) -- rows of the first shard only
+      c:join()
+      assert(train.Checkpoint(m):write(dir .. "/c"))
+      local slot = train.load_variable(dir .. "/c", "optimizer/slots/accumulator/emb"):totable()
+      assert(#slot == 64 and math.abs(slot[1][1] - 1.1) < 1e-5 and math.abs(slot[64][1] - 0.1) < 1e-6, slot[64][1])
+      assert(train.Checkpoint(m):restore(dir .. "/c"))
+      slot = m.optimizer:get_slot(m.emb, "accumulator"):totable()
+      assert(math.abs(slot[3][4] - 1.1) < 1e-5 and math.abs(slot[40][1] - 0.1) < 1e-6)
+    ]])
   end)
 
   it("36: of only the rows that changed are restored together with the whole one before", function()
