@@ -518,6 +518,20 @@ describe("examples/preemption.lua", function()
     assert.is_true(from >= last and from < last + 40, ("%d after %d"):format(from, last))
   end)
 
+  it("survives SIGTERM of all of a machine: launch has the chief save first", function()
+    local function launch()
+      return P.run { "launch", "--workers", "2", "--ps", "1", "examples/preemption.lua", dir, "300", "0.01" }
+    end
+    local p = launch()
+    says(p, "step 60,")
+    p:kill "TERM"
+    ended(p, 143, 5)
+    said(p, "preempted: /job:chief/task:0: SIGTERM\n")
+    p = launch()
+    trained(p)
+    assert.is_true(tonumber(p:out():match "goes on from step (%d+)\n") >= 60, p:out())
+  end)
+
   it("survives SIGTERM of a ps: it waits for the replacement and connects again", function()
     local p = example()
     says(p, "step 60,")

@@ -36,6 +36,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
   tm_cluster_spec *spec;
   if (tm_start_unpack(p, n, &start, &err) == TM_OK) tm_start_release(&start);
   if (tm_var_info_unpack(p, n, &v, &err) == TM_OK) tm_var_info_unref(v);
+  char why[TM_LEAVING_TEXT];
+  const tm_message leaving = {.f = {.meta_bytes = (uint32_t)n}, .meta = p};
+  if (tm_leaving_unpack(&leaving, why, &err) == TM_OK && strlen(why) >= sizeof why)
+    return -1;
   fuzz_letter(p, n, true);
   fuzz_letter(p, n, false);
   char *text = tm_malloc(n + 1);
