@@ -106,20 +106,24 @@ function methods:save(prefix, given)
   return path
 end
 
+local function restore(self, where, path, given)
+  local names = options.read(where, given, { "names" }).names
+  return again(function() return status.restore(self, rawget(self, "_root"), path, nil, names) end)
+end
+
 --- Restore from a path: a status, or nil and why not.  nil restores nothing.
-function methods:restore(path)
+--- { names = { ["name in the checkpoint"] = variable } }: these by name, besides what the
+--- structure says.
+function methods:restore(path, given)
   if path ~= nil then
     path = check_path("restore", path)
     counter(self)
   end
-  return again(function() return status.restore(self, rawget(self, "_root"), path) end)
+  return restore(self, "restore", path, given)
 end
 
 --- As restore, without save_counter.
-function methods:read(path)
-  path = check_path("read", path)
-  return again(function() return status.restore(self, rawget(self, "_root"), path) end)
-end
+function methods:read(path, given) return restore(self, "read", check_path("read", path), given) end
 
 --- Restore what is here, or only what lives on some ps, after a ps was lost.
 function methods:_bring_back(path, only)

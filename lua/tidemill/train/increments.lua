@@ -22,8 +22,8 @@ Increments.__index = Increments
 function M.new(where, given)
   if given == nil or given == false then return nil end
   if given ~= true and type(given) ~= "table" then
-    errors.raise("invalid_argument", "%s: incremental is true or { full_every = 10, max_fraction = 0.5 }, got %s", where,
-      type(given))
+    errors.raise("invalid_argument", "%s: incremental is true or { full_every = 10, max_fraction = 0.5 }, got %s",
+      where, type(given))
   end
   local o = options.read(where .. ".incremental", given == true and {} or given, { full_every = 10,
     max_fraction = 0.5 })

@@ -11,6 +11,7 @@ local errors = require "tidemill.errors"
 local place = require "tidemill.lib.place"
 local saving = require "tidemill.train.saving"
 local tree = require "tidemill.train.tree"
+local values = require "tidemill.lib.values"
 
 local M = {}
 
@@ -189,6 +190,7 @@ end
 local function resolve(self)
   local walk = tree.walk(self.root)
   self.walked = walk.seen
+  for _, l in ipairs(self.named) do walk.leaves[#walk.leaves + 1] = l end
   local todo = {}
   self.missing = {}
   for _, l in ipairs(walk.leaves) do
@@ -284,11 +286,33 @@ local function restore(self)
   if self.reader then wait(self) end
 end
 
+--- Leaves for variables that are asked for by name.
+local function by_name(names)
+  local list = {}
+  if names == nil then return list end
+  if type(names) ~= "table" then
+    errors.raise("invalid_argument", "restore: names is a table of variables by their names in the checkpoint, got %s",
+      type(names))
+  end
+  for name, v in pairs(names) do
+    if type(name) ~= "string" or not values.is_variable(v) then
+      errors.raise("invalid_argument", "restore: names[%s] is %s; it takes a variable for each name",
+        type(name) == "string" and ("%q"):format(name) or tostring(name),
+        type(v) == "table" and "no variable" or type(v))
+    end
+    list[#list + 1] = { name = name, kind = "variable", variable = v }
+  end
+  table.sort(list, function(a, b) return a.name < b.name end)
+  return list
+end
+
 --- Restore a checkpoint's table from a path: a status, or nil and the error.  No path:
 --- nothing is restored, and the status says so.
 ---@param only? table<integer, boolean>  indices of ps: only what lives there, now
-function M.restore(owner, root, path, only)
+---@param names? table<string, tm.Variable>  variables by what the checkpoint calls them
+function M.restore(owner, root, path, only, names)
   local self = setmetatable({ owner = owner, root = root, path = path, tensors = {}, values = {}, aliases = {},
+    named = by_name(names),
     used = {}, done = {}, missing = {}, only = only, brought = {} }, Status)
   if waiting[owner] and not only then stop(waiting[owner]) end
   if path == nil then return self end

@@ -57,8 +57,9 @@ end
 local visit
 
 --- What cannot be saved is misuse in a table of the user's, and nothing to an object.
-local function refuse(walk, path, x)
+local function refuse(walk, path, x, what)
   if walk.depth > 0 then return end
+  if what then errors.raise("invalid_argument", 'Checkpoint: "%s" is a %s', path, what) end
   errors.raise("invalid_argument", 'Checkpoint: "%s" is a %s, which cannot be saved', path, type(x))
 end
 
@@ -167,6 +168,7 @@ local function visit_table(walk, path, x)
   end
   walk.seen[x] = path
   if values.is_variable(x) then
+    if rawget(x, "read_all") then return refuse(walk, path, x, "PerWorkerVariable; save what its read_all() gives") end
     return leaf(walk, { name = path, kind = "variable", variable = x })
   end
   if x == random then return leaf(walk, { name = path, kind = "random" }) end
