@@ -238,7 +238,9 @@ static tm_status remote_send(remote_client *r, tm_frame_kind kind, tm_status pac
   tm_status s = r->ch ? TM_OK : remote_connect(r, REMOTE_TRY_NS, err);
   if (s) return remote_not_served(s, err);
   s = remote_transmit(r, err);
-  return remote_cut(r, s) ? TM_OK : s;
+  if (!remote_cut(r, s)) return s;
+  remote_disconnect(r);
+  return TM_OK;
 }
 
 static void remote_start(remote_client *r, tm_packer *w) {

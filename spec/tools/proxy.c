@@ -19,6 +19,8 @@
  *     drop on|off         nothing is forwarded, no end is passed on; what was sent
  *                         waits in the network and goes on when it is off
  *     delay MS            bytes go on MS later
+ *     only TASK           cut, refuse and drop are meant for connections of this task
+ *                         ("/job:worker/task:0", as it said in its hello); - for all
  *     count               nothing: for the answer
  *
  * It ends with its starter's standard output or by a signal.
@@ -62,6 +64,8 @@ typedef struct pair {
   int open; /* handles not yet closed */
   int under_way;
   bool connected, closing, cutting; /* cutting: close when all is written */
+  bool named;
+  char task[48]; /* who connected; "": not known */
 } pair;
 
 static uv_loop_t *loop;
@@ -76,6 +80,7 @@ static long long cut_after[2] = {-1, -1};
 static unsigned commands, cuts;
 static bool dropping, stopped, refusing, waiting;
 static uint64_t delay_ms;
+static char only[48];
 
 static void pair_closed(uv_handle_t *h) {
   pair *p = ((side *)h->data)->pair;
@@ -103,6 +108,26 @@ static void pair_close(pair *p, bool reset) {
 }
 
 static void side_flush(side *s);
+
+/* Are orders meant for this connection? */
+static bool pair_meant(const pair *p) { return !only[0] || strcmp(only, p->task) == 0; }
+
+static bool pair_dropped(const pair *p) {
+  return dropping && (p->named || !only[0]) && pair_meant(p);
+}
+
+/* The first bytes of a client are its hello. */
+static void pair_name(pair *p, const char *b, size_t n) {
+  p->named = true;
+  for (size_t i = 0; i + 5 < n; i++) {
+    if (memcmp(b + i, "/job:", 5)) continue;
+    size_t k = 0;
+    for (; i + k < n && k + 1 < sizeof p->task && b[i + k] > ' ' && b[i + k] < 127; k++)
+      p->task[k] = b[i + k];
+    p->task[k] = 0;
+    return;
+  }
+}
 
 static void side_written(uv_write_t *w, int status) {
   side *s = (side *)w->handle->data;
@@ -135,7 +160,7 @@ static void side_shut(uv_shutdown_t *r, int status) {
 static void side_flush(side *s) {
   pair *p = s->pair;
   int way = s == &p->out ? 0 : 1;
-  while (s->first && !p->closing && !p->cutting && !dropping && p->connected &&
+  while (s->first && !p->closing && !p->cutting && !pair_dropped(p) && p->connected &&
          s->first->due <= uv_now(loop)) {
     chunk *c = s->first;
     s->first = c->next;
@@ -152,7 +177,7 @@ static void side_flush(side *s) {
   }
   side *from = s == &p->out ? &p->in : &p->out;
   if (!s->first && from->ended && !s->shut && p->connected && !p->closing &&
-      !dropping) {
+      !pair_dropped(p)) {
     s->shut = true;
     if (p->in.shut && p->out.shut && !p->under_way)
       pair_close(p, false);
@@ -177,11 +202,19 @@ static void side_read(uv_stream_t *h, ssize_t n, const uv_buf_t *b) {
     s->ended = true;
     s->reading = false;
     uv_read_stop(h);
-    if (n != UV_EOF && !dropping)
+    if (n != UV_EOF && !pair_dropped(s->pair))
       pair_close(s->pair, true);
     else
       side_flush(to);
     return;
+  }
+  if (s == &s->pair->in && !s->pair->named) {
+    pair_name(s->pair, c->data, (size_t)n);
+    if (refusing && only[0] && pair_meant(s->pair)) {
+      free(c);
+      pair_close(s->pair, true);
+      return;
+    }
   }
   c->next = NULL;
   c->n = (size_t)n;
@@ -198,7 +231,7 @@ static void side_read(uv_stream_t *h, ssize_t n, const uv_buf_t *b) {
 /* Read while there is room, and nothing at all while dropping. */
 static void side_watch(side *s) {
   side *to = s == &s->pair->in ? &s->pair->out : &s->pair->in;
-  bool want = !dropping && !s->ended && to->queued < PROXY_FULL &&
+  bool want = !pair_dropped(s->pair) && !s->ended && to->queued < PROXY_FULL &&
               uv_stream_get_write_queue_size((uv_stream_t *)&to->tcp) < PROXY_FULL;
   if (want == s->reading || s->pair->closing || !s->pair->connected) return;
   s->reading = want;
@@ -250,8 +283,9 @@ static void accept_one(void) {
     return;
   }
   uv_tcp_nodelay(&p->in.tcp, 1);
-  if (refusing || uv_tcp_connect(&p->connect, &p->out.tcp,
-                                 (const struct sockaddr *)&target, pair_connected))
+  if ((refusing && !only[0]) ||
+      uv_tcp_connect(&p->connect, &p->out.tcp, (const struct sockaddr *)&target,
+                     pair_connected))
     pair_close(p, true);
 }
 
@@ -264,7 +298,7 @@ static void on_connection(uv_stream_t *server, int status) {
 
 static void cut_all(void) {
   for (pair *p = pairs; p; p = p->next) {
-    if (p->closing) continue;
+    if (p->closing || !pair_meant(p)) continue;
     cuts++;
     pair_close(p, true);
   }
@@ -287,6 +321,8 @@ static void obey(const char *line) {
     waiting = false;
   } else if (sscanf(line, "drop %7s", way) == 1) {
     dropping = strcmp(way, "on") == 0;
+  } else if (sscanf(line, "only %47s", only) == 1) {
+    if (strcmp(only, "-") == 0) only[0] = 0;
   } else if (sscanf(line, "delay %llu", &n) == 1) {
     delay_ms = n;
   } else if (strcmp(line, "count") != 0) {
