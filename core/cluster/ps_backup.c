@@ -51,47 +51,47 @@ static tm_status service_copy_tokens(tm_ps_lane *l, tm_message *m, tm_err *err) 
   return tm_unpack_end(&r, err);
 }
 
-static tm_status service_copy_slots(tm_unpacker *r, tm_message *m, uint64_t at,
-                                    tm_shard_copy *c) {
-  tm_view v = c->spec.init.value->v;
-  uint64_t bytes = tm_view_bytes(&v), step = tm_frame_pad(bytes);
-  uint32_t n = tm_unpack_array(r, 0, TM_COPY_SLOTS * 2);
-  if (n % 2) tm_unpack_fail(r, "has half a slot");
-  if (r->status || n == 0) return r->status;
-  c->slot = tm_calloc(n / 2, sizeof *c->slot);
-  if (!c->slot) return TM_ENOMEM;
-  c->nslot = (int32_t)(n / 2);
-  for (int32_t i = 0; i < c->nslot && r->status == TM_OK; i++, at += step) {
-    c->slot[i].optimizer = tm_unpack_uint(r);
-    c->slot[i].number = (int32_t)tm_unpack_range(r, 0, INT32_MAX);
-    if (at > m->f.payload_bytes || bytes > m->f.payload_bytes - at)
-      tm_unpack_fail(r, "describes more payload than came");
-    if (r->status) break;
-    v.data = (uint8_t *)m->payload + at;
-    TM_TRY(tm_tensor_copy(&v, &c->slot[i].t, NULL));
-  }
-  return r->status;
+/* The next segment of a shard into its place. */
+static tm_status service_copy_part(tm_ps_lane *l, tm_message *m, uint64_t *at,
+                                   const tm_shard_spec *sp, uint64_t optimizer,
+                                   int32_t slot, tm_err *err) {
+  static uint64_t nothing;
+  tm_ps_place p = {
+      .uid = sp->uid, .shard = sp->shard, .slot = slot, .optimizer = optimizer};
+  tm_view v = {sp->dtype, sp->shape, &nothing};
+  uint64_t bytes = tm_view_bytes(&v);
+  if (bytes > m->f.payload_bytes - *at)
+    return tm_fail(err, TM_EDATALOSS, "a copy of a shard with too few bytes");
+  if (bytes) v.data = (uint8_t *)m->payload + *at;
+  uint64_t step = tm_frame_pad(bytes), left = m->f.payload_bytes - *at;
+  *at += step < left ? step : left;
+  return tm_store_put(l->store, &p, &v, err);
 }
 
+/* A shard as it is now, in place of what there may be by its name. */
 static tm_status service_copy_shard(tm_ps_lane *l, tm_message *m, tm_err *err) {
   tm_unpacker r;
-  tm_shard_copy c = {.nslot = 0};
-  tm_tensor *value = NULL;
+  tm_shard_spec sp;
+  tm_tensor *value;
   uint64_t at = 0;
   tm_unpack_init(&r, m->meta, m->f.meta_bytes);
   tm_unpack_array(&r, 2, 2);
   tm_unpack_array(&r, 1, 1);
-  TM_TRY(
-      tm_ps_spec_unpack(&r, m->payload, m->f.payload_bytes, &at, &c.spec, &value, err));
-  c.spec.init.value = value;
-  tm_status st =
-      value ? service_copy_slots(&r, m, at, &c)
-            : tm_fail(err, TM_EDATALOSS, "a copy of a shard without its elements");
-  if (st == TM_ENOMEM) st = tm_nomem(err, "a copy of a shard");
-  if (st == TM_OK || r.status) st = tm_unpack_end(&r, err);
-  if (st == TM_OK) st = tm_shard_copy_put(l->store, &c, err);
-  tm_shard_copy_release(&c);
-  return st;
+  TM_TRY(tm_ps_spec_unpack(&r, m->payload, m->f.payload_bytes, &at, &sp, &value, err));
+  tm_tensor_unref(value);
+  if (value) return tm_fail(err, TM_EDATALOSS, "a copy of a shard with a first value");
+  uint32_t n = tm_unpack_array(&r, 0, TM_COPY_SLOTS * 2);
+  if (r.status) return tm_unpack_end(&r, err);
+  tm_store_drop(l->store, sp.uid, sp.shard);
+  TM_TRY(tm_store_create(l->store, &sp, err));
+  TM_TRY(service_copy_part(l, m, &at, &sp, 0, -1, err));
+  for (uint32_t i = 0; i < n / 2; i++) {
+    uint64_t optimizer = tm_unpack_uint(&r);
+    int32_t slot = (int32_t)tm_unpack_range(&r, 0, INT32_MAX);
+    if (r.status) break;
+    TM_TRY(service_copy_part(l, m, &at, &sp, optimizer, slot, err));
+  }
+  return tm_unpack_end(&r, err);
 }
 
 static tm_status service_copy_frame(tm_ps_lane *l, tm_message *m, tm_err *err) {

@@ -341,6 +341,8 @@ static tm_status link_pack_shard(replica_letter *l, tm_err *err) {
   tm_shard_copy *c = &l->copy;
   tm_pack_array(&l->w, 2);
   tm_status s = tm_ps_specs_pack(&c->spec, 1, &l->w, &l->seg);
+  if (s == TM_OK)
+    s = tm_segments_push(&l->seg, c->value->v.data, tm_view_bytes(&c->value->v));
   tm_pack_array(&l->w, (uint32_t)c->nslot * 2);
   for (int32_t i = 0; i < c->nslot && s == TM_OK; i++) {
     const tm_view *v = &c->slot[i].t->v;

@@ -7,7 +7,7 @@
 
 /*
  * Design.  The elements and slots are READ as a worker reads them, so a copy is what a
- * READ at that moment gives; it is made again by CREATE and the rows of a checkpoint.
+ * READ at that moment gives.
  */
 
 /* The number of the rule "slot" that has this name; -1: none. */
@@ -63,31 +63,18 @@ tm_status tm_shard_copy_take(tm_store *s, const tm_shard_key *key, tm_shard_copy
                               .shape = sh->shape,
                               .full_shape = sh->full_shape,
                               .user = sh->user,
-                              .init = {.kind = "value"}};
+                              .init = {.kind = "zeros"}};
   tm_status st = copy_read(s, &rd, err);
-  out->spec.init.value = rd.out;
+  out->value = rd.out;
   if (st == TM_OK) st = copy_slots(s, sh, out, err);
   tm_shard_unref(sh);
   if (st) tm_shard_copy_release(out);
   return st;
 }
 
-tm_status tm_shard_copy_put(tm_store *s, const tm_shard_copy *c, tm_err *err) {
-  tm_store_drop(s, c->spec.uid, c->spec.shard);
-  TM_TRY(tm_store_create(s, &c->spec, err));
-  for (int32_t i = 0; i < c->nslot; i++) {
-    tm_ps_place at = {.uid = c->spec.uid,
-                      .shard = c->spec.shard,
-                      .slot = c->slot[i].number,
-                      .optimizer = c->slot[i].optimizer};
-    TM_TRY(tm_store_put(s, &at, &c->slot[i].t->v, err));
-  }
-  return TM_OK;
-}
-
 void tm_shard_copy_release(tm_shard_copy *c) {
   for (int32_t i = 0; c->slot && i < c->nslot; i++) tm_tensor_unref(c->slot[i].t);
   tm_free(c->slot, (size_t)c->nslot * sizeof *c->slot);
-  tm_tensor_unref(c->spec.init.value);
+  tm_tensor_unref(c->value);
   memset(c, 0, sizeof *c);
 }

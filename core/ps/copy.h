@@ -4,8 +4,8 @@
  *     tm_shard_key *key; size_t n;
  *     TM_TRY(tm_store_keys(s, &key, &n));
  *     TM_TRY(tm_shard_copy_take(s, &key[0], &copy, err));
- *     ...in another store...
- *     TM_TRY(tm_shard_copy_put(other, &copy, err));
+ *
+ * In another store it is made by tm_store_create (of zeros) and tm_store_put.
  *
  * Nobody may UPDATE the store during take.  The elements of a dense shard are shared
  * with it; tables and slots are copied.
@@ -32,7 +32,8 @@ typedef struct tm_copy_slot {
 } tm_copy_slot;
 
 typedef struct tm_shard_copy {
-  tm_shard_spec spec; /* init is the value */
+  tm_shard_spec spec; /* of zeros */
+  tm_tensor *value;
   int32_t nslot;
   tm_copy_slot *slot; /* nslot */
 } tm_shard_copy;
@@ -42,9 +43,6 @@ TM_CHECKED tm_status tm_store_keys(tm_store *s, tm_shard_key **out, size_t *n);
 /* TM_ENOTFOUND: it was dropped. */
 TM_CHECKED tm_status tm_shard_copy_take(tm_store *s, const tm_shard_key *key,
                                         tm_shard_copy *out, tm_err *err);
-/* Make it, in place of what there is by its name. */
-TM_CHECKED tm_status tm_shard_copy_put(tm_store *s, const tm_shard_copy *copy,
-                                       tm_err *err);
 void tm_shard_copy_release(tm_shard_copy *c);
 
 /* What the store remembers of UPDATEs, as one value. */
