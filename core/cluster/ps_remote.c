@@ -258,9 +258,11 @@ static tm_status remote_answer(remote_client *r, tm_frame_kind kind, remote_take
                                void *ud, tm_err *err) {
   tm_frame f;
   const uint8_t *meta;
-  if (!r->ch)
+  if (!r->ch) {
+    memcpy(err->task, r->c.task, sizeof err->task);
     return tm_fail(err, TM_EUNAVAILABLE, "%s (%s): the connection was cut", r->c.task,
                    r->place[r->at].address);
+  }
   TM_TRY(tm_channel_head(r->ch, &f, &meta, err));
   if (f.id != r->id || (f.kind != kind && f.kind != TM_F_ERROR))
     return tm_fail(err, TM_EDATALOSS, "%s answered a question that was not asked",
