@@ -35,11 +35,17 @@ static void put(const char *name, const char *head, const void *p, size_t n) {
   if (fputs(head, f) < 0 || fwrite(p, 1, n, f) != n || fclose(f)) abort();
 }
 
+/* Two rows, their numbers, and the strings "a" and "bc". */
 static void make_dir(void) {
   static const char header[] =
-      "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]}}";
-  uint8_t file[8 + sizeof header - 1 + 8] = {sizeof header - 1};
+      "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+      "\"i\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[8,24]},"
+      "\"s\":{\"dtype\":\"U8\",\"shape\":[11],\"data_offsets\":[24,35]}}";
+  static const uint8_t data[35] = {[16] = 1, [24] = 1, [28] = 2, 0,  0,
+                                   0,        'a',      'b',      'c'};
+  uint8_t file[8 + sizeof header - 1 + sizeof data] = {sizeof header - 1};
   memcpy(file + 8, header, sizeof header - 1);
+  memcpy(file + 8 + sizeof header - 1, data, sizeof data);
   snprintf(dir, sizeof dir, "%s/tidemill-fuzz-XXXXXX",
            access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
   if (!mkdtemp(dir)) abort();
