@@ -134,7 +134,7 @@ describe("iterators on workers", function()
     assert.truthy(it:state():find("at=3:0 ", 1, true), it:state())
   end)
 
-  it("hand back what was fetched ahead for a closure that moved to an idle worker", function()
+  it("hand back what was fetched ahead for a closure that moved (pain point 25: tensorflow 11660)", function()
     open(2)
     local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
     local mixed = tm.func(function(i, long)
@@ -150,6 +150,24 @@ describe("iterators on workers", function()
     end
     for i, r in ipairs(list) do list[i] = { r:fetch() } end
     for _, l in pairs(by_worker(list)) do whole(l) end
+  end)
+
+  it("give a closure as many elements as it asks for, and have them back when it does not start", function()
+    open(1)
+    local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
+    local many = tm.func(function(i)
+      local sum = i:next()
+      for _ = 2, 300 do sum = sum + i:next() end
+      return sum
+    end)
+    assert.equal(44850, c:schedule(many, { it }):fetch())
+    c:schedule(function()
+      tm.sleep(0.02)
+      tm.assert_true(tm.tensor(false), "stop")
+    end)
+    for _ = 1, 3 do c:schedule(many, { it }) end
+    raises("invalid_argument", "stop", c.join, c)
+    assert.equal(44850 + 300 * 300, c:schedule(many, { it }):fetch())
   end)
 
   it("inherit the options of their dataset; on_restart is restart or resume", function()

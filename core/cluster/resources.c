@@ -15,9 +15,10 @@
  *   (1) Only the compute thread touches an entry's lists and iterator while it is busy;
  *       `mu` guards the map and the flags.  An entry deleted while busy is freed by the
  *       compute thread, so del never waits.
- *   (2) given is only filled between mark and commit or rollback.
+ *   (2) given is only filled between mark and commit or rollback, and back has room for
+ *       all of it, so a rollback cannot fail.
  */
-enum { RES_MAX_GIVEN = 64 };
+enum { RES_MAX_GIVEN = 4096 };
 
 typedef struct res_element {
   tm_tensor **t;
@@ -25,8 +26,8 @@ typedef struct res_element {
 } res_element;
 
 typedef struct res_list {
-  res_element e[RES_MAX_GIVEN];
-  int32_t n;
+  res_element *e;
+  int32_t n, cap;
 } res_list;
 
 typedef struct res_entry {
@@ -53,10 +54,27 @@ static void res_list_clear(res_list *l) {
   l->n = 0;
 }
 
+static void res_list_release(res_list *l) {
+  res_list_clear(l);
+  tm_free(l->e, (size_t)l->cap * sizeof *l->e);
+}
+
+/* Room for n elements. */
+static tm_status res_list_room(res_list *l, int32_t n) {
+  if (n <= l->cap) return TM_OK;
+  int32_t cap = l->cap ? 2 * l->cap : 4;
+  if (cap < n) cap = n;
+  void *p = tm_realloc(l->e, (size_t)l->cap * sizeof *l->e, (size_t)cap * sizeof *l->e);
+  if (!p) return TM_ENOMEM;
+  l->e = p;
+  l->cap = cap;
+  return TM_OK;
+}
+
 static void res_entry_free(res_entry *e) {
   if (!e) return;
-  res_list_clear(&e->given);
-  res_list_clear(&e->back);
+  res_list_release(&e->given);
+  res_list_release(&e->back);
   tm_iter_free(e->it);
   tm_free(e, sizeof *e);
 }
@@ -122,10 +140,12 @@ static void res_put(tm_resources *r, res_entry *e) {
   if (dead) res_entry_free(e);
 }
 
-/* Remember what was given; a full list forgets nothing but stops remembering more,
- * which only a closure with more than RES_MAX_GIVEN unconditional nexts can reach. */
+/* Remember what was given.  Only a closure with more than RES_MAX_GIVEN unconditional
+ * nexts finds the list full. */
 static tm_status res_remember(res_entry *e, tm_tensor *const *t, int32_t n) {
   if (e->given.n == RES_MAX_GIVEN) return TM_EEXHAUSTED;
+  TM_TRY(res_list_room(&e->given, e->given.n + 1));
+  TM_TRY(res_list_room(&e->back, e->given.n + 1 + e->back.n));
   tm_tensor **copy = tm_malloc((size_t)n * sizeof(tm_tensor *));
   if (!copy) return TM_ENOMEM;
   for (int32_t i = 0; i < n; i++) copy[i] = tm_tensor_ref(t[i]);
@@ -227,13 +247,13 @@ static void res_end(tm_resources *r, bool back) {
   pthread_mutex_lock(&r->mu);
   while (tm_map_next(r->by_uid, &pos, NULL, NULL, NULL, &p)) {
     res_entry *e = p;
-    if (back && e->given.n && e->given.n + e->back.n <= RES_MAX_GIVEN) {
+    if (back && e->given.n) {
       memmove(e->back.e + e->given.n, e->back.e, (size_t)e->back.n * sizeof *e->back.e);
       memcpy(e->back.e, e->given.e, (size_t)e->given.n * sizeof *e->back.e);
       e->back.n += e->given.n;
       e->given.n = 0;
     }
-    e->took.given += e->given.n; /* lost, where there was no room for it */
+    e->took.given += e->given.n;
     res_list_clear(&e->given);
   }
   pthread_mutex_unlock(&r->mu);

@@ -58,7 +58,7 @@ static inline tm_iter *iterate(tm_dataset *ds, const tm_iter_env *env) {
 static inline size_t drain(tm_iter *it, int64_t *out, size_t cap) {
   size_t n = 0;
   tm_tensor *t[64];
-  tm_err err;
+  tm_err err = {0};
   for (;;) {
     tm_status s = tm_iter_next(it, t, &err);
     if (s == TM_ERANGE) return n;
