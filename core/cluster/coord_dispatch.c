@@ -98,11 +98,17 @@ void coord_fail(tm_coordinator *c, const tm_err *err) {
 
 /* --- handing out --- */
 
+/* It was asked for closures back and has ended none since: it would only keep them. */
+static bool coord_straggles(const coord_worker *w) {
+  return w->out.n > 0 && w->recall_ns > w->last_ns;
+}
+
 static coord_worker *coord_pick(tm_coordinator *c) {
   coord_worker *best = NULL;
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
     if (w->state != COORD_READY || w->draining || w->out.n >= w->window) continue;
+    if (coord_straggles(w)) continue;
     if (!best || w->out.n < best->out.n ||
         (w->out.n == best->out.n && w->rate > best->rate * 1.5))
       best = w;
