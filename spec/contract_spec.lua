@@ -86,11 +86,11 @@ for name, mode in pairs(modes) do
 
     it("are scheduled without waiting for any of them", function()
       open(2)
-      local f = tm.func(function() tm.sleep(0.3) end)
+      local f, one = tm.func(function() tm.sleep(0.8) end), tm.func(function() return tm.tensor(1) end)
       assert.is_true(took(function()
         for _ = 1, 4 do c:schedule(f) end
-        for _ = 1, 500 do c:schedule(function() return tm.tensor(1) end) end
-      end) < 0.25)
+        for _ = 1, 500 do c:schedule(one) end
+      end) < 0.7)
       c:join()
     end)
 
@@ -118,7 +118,7 @@ for name, mode in pairs(modes) do
 
     it("never wait behind a straggler once another worker is idle", function()
       open(2)
-      local long = tm.func(function() tm.sleep(0.6) end)
+      local long = tm.func(function() tm.sleep(1.2) end)
       local short = tm.func(function() tm.sleep(0.001) return tm.tensor(1) end)
       local last = {}
       for _ = 1, 50 do c:schedule(short) end
@@ -127,7 +127,7 @@ for name, mode in pairs(modes) do
       c:schedule(long)
       for i = 1, 60 do last[i] = c:schedule(short) end
       for _, r in ipairs(last) do r:fetch() end
-      assert.is_true(tm.time() - t0 < 0.45, tm.time() - t0)
+      assert.is_true(tm.time() - t0 < 1, tm.time() - t0)
       c:join()
     end)
 
@@ -153,12 +153,12 @@ for name, mode in pairs(modes) do
         c:join() -- once
         for _ = 1, 2 do raises("invalid_argument", "first", failed.fetch, failed) end
         assert.is_number(before:fetch())
-        failed = c:schedule(function() tm.sleep(0.05) return tm.assert_true(tm.tensor(false), "second") end)
-        for i = 1, 300 do waiting[i] = c:schedule(slow) end
+        failed = c:schedule(function() tm.sleep(0.2) return tm.assert_true(tm.tensor(false), "second") end)
+        for i = 1, 60 do waiting[i] = c:schedule(slow) end
         local e = raises("invalid_argument", "second", c.join, c)
         assert.equal(0, c:stats().running)
         assert.truthy(e.task:find("/job:worker/task:", 1, true))
-        raises("cancelled", nil, waiting[300].fetch, waiting[300])
+        raises("cancelled", nil, waiting[60].fetch, waiting[60])
         raises("invalid_argument", "second", failed.fetch, failed)
         local n = v:read():item()
         tm.sleep(0.06)
@@ -203,9 +203,9 @@ for name, mode in pairs(modes) do
     it("are waited for by join and fetch for a time, and go on when it is up (L18)", function()
       open(1)
       local v = counter()
-      local r = c:schedule(function() tm.sleep(0.15) v:assign_add(1) return v:read() end)
-      assert.is_true(took(raises, "deadline_exceeded", "closure 1 has no result", r.fetch, r, { timeout = 0.02 }) < 0.1)
-      assert.is_true(took(raises, "deadline_exceeded", "join", c.join, c, { timeout = 0.02 }) < 0.1)
+      local r = c:schedule(function() tm.sleep(0.5) v:assign_add(1) return v:read() end)
+      assert.is_true(took(raises, "deadline_exceeded", "closure 1 has no result", r.fetch, r, { timeout = 0.02 }) < 0.4)
+      assert.is_true(took(raises, "deadline_exceeded", "join", c.join, c, { timeout = 0.02 }) < 0.4)
       assert.is_false(c:done())
       c:join { timeout = 5 }
       assert.is_true(c:done())
@@ -214,7 +214,7 @@ for name, mode in pairs(modes) do
 
     it("are fetched while others run, in lists and nested tables too", function()
       open(2)
-      local long = c:schedule(function() tm.sleep(0.4) return tm.tensor(9) end)
+      local long = c:schedule(function() tm.sleep(1) return tm.tensor(9) end)
       local f = tm.func(function(x) return { sum = x + 1, both = { x, x * 2 } }, tm.tensor { 1, 2 } end)
       local t = took(function()
         local a, b = c:schedule(f, { tm.tensor(3) }), c:schedule(f, { tm.tensor(4) })
@@ -228,7 +228,7 @@ for name, mode in pairs(modes) do
         assert.equal(4, all.z.sum)
         assert.equal(4, a:get().sum:item())
       end)
-      assert.is_true(t < 0.3, t)
+      assert.is_true(t < 0.8, t)
       assert.is_false(long:done())
       assert.equal(9, long:fetch())
     end)
