@@ -23,7 +23,8 @@ local M = {}
 local SLICE = 0.05
 local PAUSE = 0.25 -- seconds between two tries, when the first ones failed
 
---- Of each strategy with such a policy: { strategy, busy, rollbacks }.
+--- Of each strategy with such a policy: { strategy, policy, busy, rollbacks, listeners,
+--- last }; last[task] is from where and after how many functions a ps was restored.
 local policies = setmetatable({}, { __mode = "k" })
 
 local function warn(...) core.log("warn", (...):format(select(2, ...))) end
@@ -129,12 +130,21 @@ local function restore(self, manager, patient)
   return false
 end
 
+--- How many functions were done since what these ps hold now, at most.
+local function count_lost(self, manager, path, ps)
+  local steps, lost = self.strategy._coordinator._handle:steps(), 0
+  for _, task in ipairs(ps) do
+    local last = self.last[task]
+    local base = math.max(path and manager._marks[path] or 0, last and last.path == path and last.steps or 0)
+    lost = math.max(lost, steps - base)
+    self.last[task] = { path = path, steps = steps }
+  end
+  return lost
+end
+
 --- Count it, say it, tell whoever wants to know.
 local function finish(self, manager, path, ps)
-  local coordinator = self.strategy._coordinator
-  local steps = coordinator._handle:steps()
-  local closures = steps - (path and manager._marks[path] or 0)
-  if path then manager._marks[path] = steps end
+  local closures = count_lost(self, manager, path, ps)
   self.rollbacks = self.rollbacks + 1
   warn("%s restored from %s; what %d functions changed %s is lost", table.concat(ps, ", "),
     path and '"' .. path .. '"' or "initial values", closures,
@@ -164,7 +174,7 @@ end
 
 --- Look after a strategy that was just made.
 function M.watch(strategy, policy)
-  policies[strategy] = { strategy = strategy, policy = policy, rollbacks = 0, listeners = {} }
+  policies[strategy] = { strategy = strategy, policy = policy, rollbacks = 0, listeners = {}, last = {} }
 end
 
 --- Have waits of the script restore; gives what ends that.
