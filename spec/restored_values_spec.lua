@@ -151,4 +151,30 @@ describe("after a lost ps was restored", function()
     ]])
     assert.equal("6.0\t7\t1\n", out:gsub("^6\t", "6.0\t"), err)
   end)
+
+  it("iterators are where the checkpoint has them: data and variables agree (pain points 15, 26)", function()
+    local text = [[
+      local sum
+      strategy:scope(function() sum = tm.Variable(0, { dtype = "int64", name = "sum" }) end)
+      local it = c:create_per_worker_dataset(function() return tm.data.range(1000) end):iterator()
+      local checkpoint = tm.train.Checkpoint{ sum = sum, it = it }
+      c.checkpoint_manager = tm.train.CheckpointManager(checkpoint, DIR .. "/ckpt")
+      local step = tm.func(function(data) sum:assign_add(data:next()) end)
+      local function run_steps(n)
+        for _ = 1, n do c:schedule(step, { it }) end
+        c:join()
+      end
+      run_steps(10)
+      assert(c.checkpoint_manager:save())
+      LOST
+      run_steps(5)
+      say(sum:read():item())
+    ]]
+    local expected = alone((text:gsub("LOST", "")))
+    assert.equal("105\n", expected)
+    for which = 0, 1 do
+      local out, err = killed(which, "restore", (text:gsub("LOST", "run_steps(7) killed()")))
+      assert.equal(expected, out, err)
+    end
+  end)
 end)
