@@ -166,6 +166,29 @@ describe("a lost ps", function()
     assert.is_falsy(out:find "unavailable", out)
   end)
 
+  it("is restored under checkpoints that are written while functions run", function()
+    local k = clusters.start(2, 2)
+    k:chief(script("restore", [[
+      run(10)
+      c:join()
+      assert(manager:save())
+      run(300, slow)
+      say "go"
+      while not c:done() do assert(manager:save()) end
+      local n = a:read():item()
+      local steps = c:stats().steps -- what ran while a checkpoint began may be in it
+      say(n >= steps - lost and n <= steps, n == b:read():item(), restored >= 1)
+    ]]))
+    k:says "go"
+    for i = 1, 3 do
+      P.sleep(0.1 + 0.03 * i)
+      k:kill("ps", i % 2)
+      k:run("ps", i % 2)
+    end
+    local out = k:ends(20)
+    assert.is_truthy(out:find "\ntrue\ttrue\ttrue\n$", out .. k.boss:err())
+  end)
+
   it("is restored again when a ps is killed during the restoring", function()
     local k = clusters.start(2, 2)
     k:chief(script("restore", [[

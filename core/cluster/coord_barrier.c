@@ -55,6 +55,16 @@ static bool barrier_whole(tm_coordinator *c) {
   return !any || coord_lowest(c) > c->half_upto;
 }
 
+/* There will be no moment: a ps is lost, for good or until it is restored. */
+static bool barrier_in_vain(const tm_coordinator *c) { return c->lost || c->suspended; }
+
+static tm_status barrier_why(const tm_coordinator *c, tm_err *err) {
+  if (!c->lost)
+    return tm_fail(err, TM_EUNAVAILABLE, "training pauses until a ps is restored");
+  if (err) *err = c->lost_why;
+  return c->lost_why.code;
+}
+
 static bool barrier_all_told(tm_coordinator *c) {
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
@@ -98,18 +108,18 @@ static tm_status barrier_late(tm_coordinator *c, tm_err *err) {
 /* Close the gates and wait; mu is held, gates stay closed on success. */
 static tm_status barrier_close(tm_coordinator *c, int64_t deadline, tm_err *err) {
   for (;;) {
-    while (!c->lost && !barrier_whole(c) && tm_now_ns() < deadline)
+    while (!barrier_in_vain(c) && !barrier_whole(c) && tm_now_ns() < deadline)
       barrier_pause(c, deadline);
     uint64_t number = ++c->barriers;
-    if (!c->lost && barrier_whole(c)) barrier_set(c, number, true);
-    while (c->gate && !c->lost && barrier_whole(c) && !barrier_all_told(c) &&
+    if (!barrier_in_vain(c) && barrier_whole(c)) barrier_set(c, number, true);
+    while (c->gate && !barrier_in_vain(c) && barrier_whole(c) && !barrier_all_told(c) &&
            tm_now_ns() < deadline)
       barrier_pause(c, deadline);
-    if (c->gate && !c->lost && barrier_whole(c) && barrier_all_told(c)) return TM_OK;
+    if (c->gate && !barrier_in_vain(c) && barrier_whole(c) && barrier_all_told(c))
+      return TM_OK;
     tm_status s = TM_OK;
-    if (c->lost) {
-      s = c->lost_why.code;
-      if (err) *err = c->lost_why;
+    if (barrier_in_vain(c)) {
+      s = barrier_why(c, err);
     } else if (tm_now_ns() >= deadline) {
       s = barrier_late(c, err);
     }
