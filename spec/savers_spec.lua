@@ -98,6 +98,31 @@ describe("several savers in one directory", function()
     p:close()
   end)
 
+  it("without a manager clear up too what saves of their name left", function()
+    local text = P.script [[
+      local tm = require "tidemill"
+      local c = tm.train.Checkpoint{ v = tm.Variable(tm.ones{ 2000000 }) }
+      print "ready"
+      io.stdout:flush()
+      for _ = 1, tonumber(arg[2]) do
+        assert(c:save(arg[1] .. "/my ckpt"))
+        assert(c:write(arg[1] .. "/w"))
+      end
+    ]]
+    for turn = 1, 3 do
+      local p = P.run { text, dir, "1000" }
+      assert.truthy(p:says "ready")
+      P.sleep(0.02 + 0.03 * turn)
+      p:kill()
+      p:wait()
+    end
+    local p = P.run { text, dir, "1" }
+    assert.equal(0, p:wait(20), p:err())
+    p = io.popen(("ls -A '%s' | grep -c tmp-"):format(dir))
+    assert.equal(0, p:read "n")
+    p:close()
+  end)
+
   it("find their own in a directory full of other files", function()
     os.execute(("cd '%s' && mkdir ckpt-7 'ckpt 1' .tmp-1 && touch ckpt-3 checkpoint.json data-00000.safetensors x.tmp")
       :format(dir))

@@ -509,10 +509,11 @@ tm_status tm_ckpt_remove(const char *path, tm_err *err) {
   return remove_dir(temp, err);
 }
 
-/* NAME-....tmp-<16 hex digits> */
+/* NAME-....tmp-<16 hex digits>, or without the middle */
 static bool sweep_is_temp(const char *entry, const char *name) {
   size_t n = strlen(name), len = strlen(entry);
-  if (len < n + 1 + 21 || strncmp(entry, name, n) != 0 || entry[n] != '-') return false;
+  if (len < n + 21 || strncmp(entry, name, n) != 0) return false;
+  if (entry[n] != '-' && len != n + 21) return false;
   const char *tail = entry + len - 21;
   return strncmp(tail, ".tmp-", 5) == 0 && strspn(tail + 5, "0123456789abcdef") == 16;
 }

@@ -29,11 +29,18 @@ local function newest(dir, last)
   if path ~= last then return path end
 end
 
+--- The oldest on the list that was not given; names that left the list are forgotten.
 local function oldest(dir, given)
-  for _, item in ipairs(state.read(dir) or {}) do
+  local list, there, found = state.read(dir), {}, nil
+  for _, item in ipairs(list or {}) do
     local path = state.join(dir, item.name)
-    if not given[path] and state.exists(path) then return path end
+    there[path] = true
+    if not found and not given[path] and state.exists(path) then found = path end
   end
+  for path in pairs(list and given or {}) do
+    if not there[path] then given[path] = nil end
+  end
+  return found
 end
 
 local function wait(find, timeout)

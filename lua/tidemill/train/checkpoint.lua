@@ -74,6 +74,15 @@ end
 --- fn(), again when a ps was lost under it and restored.
 local function again(fn) return require("tidemill.distribute.restoring").again(fn) end
 
+local swept = {}
+
+--- Take away what saves left that were killed; once a process for each name.
+local function sweep(path)
+  if swept[path] then return end
+  swept[path] = true
+  core.ckpt.sweep(state.split(path))
+end
+
 --- how: as saving.save; what the Checkpoint was made with counts too.
 local function write(self, path, how)
   how = how or {}
@@ -82,12 +91,17 @@ local function write(self, path, how)
 end
 
 --- Write a checkpoint of exactly this path, without number: the path, or nil and why not.
-function methods:write(path) return write(self, check_path("write", path)) end
+function methods:write(path)
+  path = check_path("write", path)
+  sweep(path)
+  return write(self, path)
+end
 
 --- Write PREFIX-N, N being save_counter: the path, or nil and why not.
 ---@param given? { number: integer, keep_state: boolean, how: table }  of the manager
 function methods:save(prefix, given)
   prefix = check_path("save", prefix)
+  sweep(prefix)
   local v = counter(self)
   local before = v:read():item()
   v:assign(before + 1)
