@@ -112,6 +112,39 @@ describe("a checkpoint of a cluster", function()
     end
   end
 
+  it("tears nothing when it is restored while functions run", function()
+    local p = P.run { "launch", "--workers", "2", "--ps", "2", P.script [[
+      local tm = require "tidemill"
+      local s = tm.distribute.ParameterServerStrategy(tm.distribute.resolver{ workers = 2, ps = 2 }, {
+        variable_partitioner = tm.distribute.partitioners.FixedShardsPartitioner{ num_shards = 2 } })
+      local c = tm.distribute.ClusterCoordinator(s)
+      local w, emb = s:scope(function() return tm.Variable(tm.zeros{ 500, 40 }), tm.Variable(tm.zeros{ 500, 4 }) end)
+      local ids = tm.range(0, 500, 1, "int64")
+      emb:scatter_add(ids, tm.zeros{ 500, 4 })
+      local f = tm.func(function()
+        w:assign_add(tm.ones{ 500, 40 })
+        emb:scatter_add(ids, tm.ones{ 500, 4 })
+        return tm.reduce_max(w) - tm.reduce_min(w), tm.reduce_max(emb, 2) - tm.reduce_min(emb, 2)
+      end)
+      local checkpoint = tm.train.Checkpoint{ w = w, emb = emb }
+      assert(checkpoint:write(arg[1]))
+      local values = {}
+      for turn = 1, 10 do
+        for i = 1, 30 do values[#values + 1] = c:schedule(f) end
+        assert(checkpoint:read(arg[1]))
+      end
+      c:join()
+      for k = 1, 2 do -- a dense shard has one value in all places, a row of a table too
+        local x = w.variables[k]:read()
+        assert(tm.reduce_max(x):item() == tm.reduce_min(x):item())
+      end
+      assert(tm.allclose(tm.reduce_max(emb, 2), tm.reduce_min(emb, 2), 0, 0))
+      print "whole"
+    ]], dir .. "/running" }
+    assert.equal(0, p:wait(60), p:out() .. p:err())
+    assert.truthy(p:out():find("whole", 1, true))
+  end)
+
   it("restores on ps that do not see its directory, and the chief stays small", function()
     local before = launch(2, "save big", dir .. "/big", "2")
     assert.equal(before, (launch(1, "restore big", dir .. "/big", "4")))

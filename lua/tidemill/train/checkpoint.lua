@@ -126,6 +126,9 @@ local function restore(self, where, path, given)
 end
 
 --- Restore from a path: a status, or nil and why not.  nil restores nothing.
+--- Join first: a function that runs meanwhile sees no torn row or dense shard, but maybe
+--- some variables as they were and some as they are in the checkpoint, and its updates
+--- count on top.
 --- { names = { ["name in the checkpoint"] = variable } }: these by name, besides what the
 --- structure says.
 function methods:restore(path, given)
