@@ -143,9 +143,11 @@ local faults = {
   { 2, "stop ps", function() return stop("ps", some_ps(), between(0.05, 0.5)) end },
   { 4, "cut", function() return disturb_wire "cut" end },
   { 2, "cut in a message", function()
-    return disturb_wire(("cutafter %s %d"):format(random() < 0.5 and "up" or "down", between(1, 3000)))
+    return disturb_wire(("cutafter %s %d"):format(random() < 0.5 and "up" or "down", math.floor(between(1, 3000))))
   end },
-  { 2, "delay", function() return disturb_wire(("delay %d"):format(between(2, 40)), between(0.1, 0.5), "delay 0") end },
+  { 2, "delay", function()
+    return disturb_wire(("delay %d"):format(math.floor(between(2, 40))), between(0.1, 0.5), "delay 0")
+  end },
   { 2, "lose", function() return disturb_wire("drop on", between(0.05, 0.5), "drop off") end },
 }
 --- A ps may be killed while the other one has all: nothing is under way since the last.
@@ -212,30 +214,36 @@ local function check_run(run, dir, calm)
 end
 
 local shm = lines_of "ls /dev/shm 2>/dev/null"
-local dir = P.dir()
-local began = P.now()
-local ports = free_ports(PS + WORKERS)
-wired = wires(ports)
-local run = start(dir, POLICY, STEPS, ports, wired)
-if POLICY ~= "none" then faults[#faults + 1] = { 1, "kill ps", kill_ps } end
-if not P.eventually(20, function() return read(dir .. "/state") ~= "" or run:status() end) then
-  check(false, "the cluster did not begin: %s", run:err())
+
+local function whole()
+  local dir = P.dir()
+  local began = P.now()
+  local ports = free_ports(PS + WORKERS)
+  wired = wires(ports)
+  local run = start(dir, POLICY, STEPS, ports, wired)
+  if POLICY ~= "none" then faults[#faults + 1] = { 6, "kill ps", kill_ps } end
+  if not P.eventually(20, function() return read(dir .. "/state") ~= "" or run:status() end) then
+    check(false, "the cluster did not begin: %s", run:err())
+  end
+  local made, count = disturb(run, dir)
+  local calmed = P.now()
+  touch(dir .. "/stop")
+  check(run:wait(120), "the run ends")
+  local r = report_of(run)
+  local quiet = P.dir()
+  touch(quiet .. "/stop")
+  local calm = start(quiet, "none", r and r.done or STEPS)
+  check(calm:wait(300) == 0, "the undisturbed run ends: %s", calm:status() == 0 and "status 0" or calm:err())
+  print(("seed %d, policy %s: %d faults in %.1f s"):format(SEED, POLICY, made, calmed - began))
+  for name, n in pairs(count) do print(("        %3d  %s"):format(n, name)) end
+  check(made == FAULTS, "%d of %d faults were made", made, FAULTS)
+  if run:status() and calm:status() == 0 then check_run(run, dir, report_of(calm)) end
+  if os.getenv "CHAOS_LOG" or run:status() ~= 0 then print(run:out() .. run:err()) end
 end
-local made, count = disturb(run, dir)
-local calmed = P.now()
-touch(dir .. "/stop")
-check(run:wait(120), "the run ends")
-local r = report_of(run)
-local quiet = P.dir()
-touch(quiet .. "/stop")
-local calm = start(quiet, "none", r and r.done or STEPS)
-check(calm:wait(300) == 0, "the undisturbed run ends: %s", calm:status() == 0 and "status 0" or calm:err())
-print(("seed %d, policy %s: %d faults in %.1f s"):format(SEED, POLICY, made, calmed - began))
-for name, n in pairs(count) do print(("        %3d  %s"):format(n, name)) end
-check(made == FAULTS, "%d of %d faults were made", made, FAULTS)
-if run:status() and calm:status() == 0 then check_run(run, dir, report_of(calm)) end
-if os.getenv "CHAOS_LOG" or run:status() ~= 0 then print(run:out() .. run:err()) end
-for _, w in ipairs(wired) do w.process:kill "TERM" end
+
+local fine, what = xpcall(whole, debug.traceback)
+check(fine, "the driver goes to its end%s", fine and "" or ": " .. tostring(what))
+for _, w in ipairs(wired or {}) do w.process:kill "TERM" end
 local left = P.cleanup()
 check(#left == 0, "no process is left: %s", table.concat(left, "; "))
 check(lines_of "ls /dev/shm 2>/dev/null" == shm, "no shared memory is left")
