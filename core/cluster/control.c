@@ -14,7 +14,7 @@ enum { CONTROL_MAX_ARGS = 65536, CONTROL_MAX_OUTS = 65536 };
 /* --- start --- */
 
 void tm_start_pack(tm_packer *w, const tm_start *s, const char *const *ps) {
-  tm_pack_array(w, 11);
+  tm_pack_array(w, 12);
   tm_pack_int(w, s->index);
   tm_pack_int(w, s->nworker);
   tm_pack_int(w, s->threads);
@@ -25,6 +25,7 @@ void tm_start_pack(tm_packer *w, const tm_start *s, const char *const *ps) {
   tm_pack_int(w, s->connect_timeout_ns);
   tm_pack_int(w, s->chief_timeout_ns);
   tm_pack_int(w, s->replicas);
+  tm_pack_bool(w, s->resume);
   tm_pack_array(w, (uint32_t)s->nps);
   for (int32_t i = 0; i < s->nps; i++) tm_pack_cstr(w, ps[i]);
 }
@@ -33,7 +34,7 @@ tm_status tm_start_unpack(const void *p, size_t n, tm_start *s, tm_err *err) {
   tm_unpacker r;
   memset(s, 0, sizeof *s);
   tm_unpack_init(&r, p, n);
-  tm_unpack_array(&r, 11, 11);
+  tm_unpack_array(&r, 12, 12);
   s->index = (int32_t)tm_unpack_range(&r, 0, TM_CONTROL_MAX_PS);
   s->nworker = (int32_t)tm_unpack_range(&r, 0, TM_CONTROL_MAX_PS);
   s->threads = (int32_t)tm_unpack_range(&r, 0, 1024);
@@ -44,6 +45,7 @@ tm_status tm_start_unpack(const void *p, size_t n, tm_start *s, tm_err *err) {
   s->connect_timeout_ns = tm_unpack_range(&r, 0, INT64_MAX);
   s->chief_timeout_ns = tm_unpack_range(&r, 0, INT64_MAX);
   s->replicas = (int32_t)tm_unpack_range(&r, 0, 1);
+  s->resume = tm_unpack_bool(&r);
   s->nps = (int32_t)tm_unpack_array(&r, 0, TM_CONTROL_MAX_PS);
   if (s->nps) s->ps = tm_calloc((size_t)s->nps, sizeof *s->ps);
   if (s->nps && !s->ps) return tm_nomem(err, "the addresses of a cluster");

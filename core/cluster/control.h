@@ -16,6 +16,7 @@ typedef struct tm_start {
   int32_t index, nworker, threads;
   uint64_t seed;
   uint64_t incarnation; /* of the worker, as ps see it: new with each start */
+  bool resume; /* of a ps: this chief has started it already, nothing begins anew */
   int64_t heartbeat_ns, silence_ns, connect_timeout_ns;
   int64_t chief_timeout_ns; /* without a chief for so long the task ends; 0: never */
   int32_t replicas;         /* 1: each lane has a copy on the next ps */

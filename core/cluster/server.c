@@ -125,8 +125,8 @@ static tm_status server_start_ps(tm_server *s, tm_conn *c, const tm_start *start
   tm_conn_limits lim = {SERVER_MAX_FRAME, start->heartbeat_ns, start->silence_ns};
   tm_frame f = {.kind = TM_F_OK, .id = id};
   tm_conn_set_limits(c, &lim);
-  atomic_fetch_add(&s->starts, 1);
-  if (tm_ps_service_reset(s->ps, start->replicas ? -1 : start->index))
+  if (!start->resume) atomic_fetch_add(&s->starts, 1);
+  if (!start->resume && tm_ps_service_reset(s->ps, start->replicas ? -1 : start->index))
     return tm_nomem(err, "a store");
   if (tm_conn_send(c, &f, NULL, NULL, 0, NULL, NULL))
     tm_conn_close(c, TM_EUNAVAILABLE, "the start cannot be answered");
@@ -149,6 +149,9 @@ static void server_start(tm_server *s, tm_conn *c, tm_message *m) {
   tm_err_clear(&err);
   tm_status st = tm_start_unpack(m->meta, m->f.meta_bytes, &start, &err);
   if (st == TM_OK) st = server_stays(s, &err);
+  /* Who only lost the connection must be the one who started this ps. */
+  if (st == TM_OK && start.resume)
+    st = server_check_term(s, &tm_conn_peer(c)->term, &err);
   if (st == TM_OK) st = server_grant(s, c, &start, &err);
   if (st == TM_OK && s->ps) st = server_start_ps(s, c, &start, m->f.id, &err);
   if (st == TM_OK && s->worker) (void)tm_worker_service_message(s->worker, c, m);

@@ -194,6 +194,21 @@ bool tm_lanes_bear(session_ps *p, const tm_err *why) {
   return borne;
 }
 
+void tm_lanes_retied(session_ps *p) {
+  session_remote *r = p->owner;
+  for (int32_t k = 0; k < r->nps; k++) {
+    session_lane *l = &r->lanes->lane[k];
+    if (l->at != p->index) continue;
+    bool copy = l->copied || l->asked;
+    l->copied = false;
+    if (copy && r->lanes->up[lanes_other(r, k)])
+      lanes_copy(r, k, false);
+    else
+      lanes_alone(r, k);
+  }
+  pthread_cond_broadcast(&r->lanes->work);
+}
+
 /* --- the keeper --- */
 
 /* Start p anew, without a lane (mu held, let go meanwhile). */

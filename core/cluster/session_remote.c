@@ -28,7 +28,8 @@
  */
 
 #define REMOTE_INQUEST_NS 250000000
-#define REMOTE_MAKES      16e6 /* bytes a second that any ps makes */
+enum { REMOTE_INQUESTS = 4 };
+#define REMOTE_MAKES 16e6 /* bytes a second that any ps makes */
 
 void tm_session_abort(session_remote *r, const tm_err *why) {
   if (r->why.code == TM_EABORTED || r->closing) return;
@@ -84,39 +85,95 @@ static void remote_ps_lost(session_ps *p, const tm_err *why) {
     tm_coordinator_lose(r->coordinator, &r->why);
 }
 
-/* The ps ended the connection: it has died, or it serves another chief, for which this
- * one was away for too long to be told.  Its answer to a claim says which. */
+/* p is gone (mu held). */
+static void remote_ps_verdict(session_ps *p) {
+  if (!tm_lanes_bear(p, &p->end)) remote_ps_lost(p, &p->end);
+}
+
+/* p is there, and serves us: only the connection was cut (mu held). */
+static void remote_ps_retied(session_ps *p, tm_conn *fresh) {
+  session_remote *r = p->owner;
+  tm_conn_unref(p->control);
+  p->control = fresh;
+  if (r->excused) tm_conn_excuse(fresh, true);
+  tm_log(TM_LOG_WARN, "%s is reached again: only its connection was cut", p->task);
+  if (r->lanes) tm_lanes_retied(p);
+}
+
+/* The connection ended: the ps has died, or serves another chief, for which this one
+ * was away for too long to be told, or the wire was cut.  Its answer says which. */
+static tm_status inquest_dial(session_ps *p, uint32_t number, tm_conn **out,
+                              tm_err *err) {
+  session_remote *r = p->owner;
+  tm_remote_options o = tm_session_remote_options(r, p->index, r->address[p->index]);
+  o.task = p->task;
+  o.once = true;
+  o.cancel = &r->stop;
+  o.start.resume = true;
+  o.start.connect_timeout_ns = REMOTE_INQUEST_NS;
+  return tm_session_dial_ps(p, number, &o, out, err);
+}
+
+/* What the inquest found (mu held); false: it is to ask again. */
+static bool inquest_ends(session_ps *p, uint32_t number, tm_status s, tm_conn *fresh,
+                         const tm_err *err) {
+  session_remote *r = p->owner;
+  bool moot = p->number != number || r->closing;
+  bool again = s == TM_OK && p->cut && !moot;
+  p->cut = false;
+  if (s == TM_OK && !moot && !again) {
+    remote_ps_retied(p, fresh);
+    return true;
+  }
+  if (s == TM_OK) {
+    tm_conn_close(fresh, TM_ECANCELLED, "it is not needed");
+    tm_conn_unref(fresh);
+  }
+  if (moot || again) return !again;
+  if (s == TM_EABORTED)
+    tm_session_abort(r, err);
+  else
+    remote_ps_verdict(p);
+  return true;
+}
+
 static void *remote_inquest(void *ud) {
   session_ps *p = ud;
   session_remote *r = p->owner;
-  tm_channel_options o = {.address = r->address[p->index],
-                          .self = r->self,
-                          .connect_timeout_ns = REMOTE_INQUEST_NS,
-                          .silence_ns = REMOTE_INQUEST_NS,
-                          .cancel = &r->stop};
-  tm_term granted;
-  tm_err err;
-  tm_err_clear(&err);
-  bool there = tm_term_claim(&o, &granted, NULL) == TM_OK;
-  bool aborted = there && tm_term_order(&r->self.term, &granted) < 0 &&
-                 tm_term_refuse(p->task, &r->self.term, &granted, &err);
+  bool ends = false;
   pthread_mutex_lock(&r->mu);
-  if (aborted)
-    tm_session_abort(r, &err);
-  else
-    remote_ps_lost(p, &p->end);
+  for (int tries = 0; !ends && tries < REMOTE_INQUESTS; tries++) {
+    uint32_t number = p->number;
+    tm_conn *fresh = NULL;
+    tm_err err;
+    tm_err_clear(&err);
+    pthread_mutex_unlock(&r->mu);
+    tm_status s = inquest_dial(p, number, &fresh, &err);
+    pthread_mutex_lock(&r->mu);
+    ends = inquest_ends(p, number, s, fresh, &err);
+  }
+  p->asking = false;
+  if (!ends) remote_ps_verdict(p);
   pthread_mutex_unlock(&r->mu);
   return NULL;
 }
 
-/* Its control connection ended (mu held).  The mender asks by starting it anew. */
+/* Its control connection ended (mu held).  One that is silent has had its time: with
+ * copies another serves at once. */
 static void remote_ps_ended(session_ps *p, const tm_err *why) {
   session_remote *r = p->owner;
-  if (tm_lanes_bear(p, why)) return;
+  if (p->asking) { /* it has not looked yet */
+    p->cut = true;
+    return;
+  }
   p->end = *why;
-  if (!r->mender && !r->closing && !p->asked && r->why.code == TM_OK)
-    p->asked = pthread_create(&p->inquest, NULL, remote_inquest, p) == 0;
-  if (!p->asked) remote_ps_lost(p, why);
+  p->number++;
+  if (p->asked) pthread_join(p->inquest, NULL);
+  p->asked = !r->closing && !(r->lanes && why->code == TM_ETIMEOUT) &&
+             r->why.code == TM_OK && !(r->mender && p->state != SESSION_UP) &&
+             pthread_create(&p->inquest, NULL, remote_inquest, p) == 0;
+  p->asking = p->asked;
+  if (!p->asked) remote_ps_verdict(p);
 }
 
 static void remote_ps_closed(void *ud, tm_conn *c, const tm_err *why) {

@@ -25,8 +25,9 @@ typedef struct session_ps {
   session_ps_state state; /* guarded by mu */
   uint32_t number;        /* guarded by mu: of its control connection */
   tm_cancel lost;         /* ends the chief's requests to it */
-  pthread_t inquest;      /* why its connection ended; joined when the session ends */
-  bool asked;             /* guarded by mu: there is an inquest */
+  pthread_t inquest;      /* why its connection ended; joined before the next one */
+  bool asked, asking;     /* guarded by mu: there is an inquest; it goes on */
+  bool cut;               /* guarded by mu: what the inquest has made is cut already */
   tm_err end;             /* how it ended, for the inquest */
 } session_ps;
 
@@ -89,6 +90,8 @@ void tm_lanes_free(session_remote *r); /* before the loop, after the clients */
 /* p is lost: others serve what it served.  False: for some of it there is nobody (mu
  * held). */
 bool tm_lanes_bear(session_ps *p, const tm_err *why);
+/* p has a new control connection: what it was told last may not have come (mu held). */
+void tm_lanes_retied(session_ps *p);
 /* False: it is not about lanes (mu held). */
 bool tm_lanes_message(session_ps *p, tm_message *m);
 /* Set while nobody serves lane k. */

@@ -32,7 +32,8 @@ typedef struct tm_conn_events {
   /* Who connected said hello: refuse by a status.  NULL: everybody of the cluster. */
   tm_status (*hello)(void *ud, tm_conn *c, const tm_hello *peer, tm_err *err);
   void (*message)(void *ud, tm_conn *c, tm_message *m);
-  void (*closed)(void *ud, tm_conn *c, const tm_err *why); /* may be NULL */
+  /* May be NULL.  TM_ETIMEOUT: the peer was silent, or took no bytes, for too long. */
+  void (*closed)(void *ud, tm_conn *c, const tm_err *why);
   void *ud;
 } tm_conn_events;
 

@@ -215,7 +215,7 @@ static void loop_check(tm_conn *c, int64_t now, bool late) {
       !late && tm_conn_waiting(c) && c->lim.silence_ns > 0 && out > c->lim.silence_ns;
   if (stuck ||
       (c->lim.heartbeat_ns > 0 && c->lim.silence_ns > 0 && in > c->lim.silence_ns)) {
-    tm_conn_fail(c, TM_EUNAVAILABLE,
+    tm_conn_fail(c, TM_ETIMEOUT,
                  stuck ? "it takes no bytes (it hangs, or the network does)"
                        : "silent for too long (it hangs, or the network does)");
     loop_close_conn(c);

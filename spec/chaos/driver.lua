@@ -10,6 +10,7 @@
 
 local tm = require "tidemill"
 local P = dofile "spec/tools/process.lua"
+local wires = dofile "spec/tools/wires.lua"
 
 local SEED, STEPS = tonumber(arg[1] or 1), tonumber(arg[2] or 2000)
 local POLICY, FAULTS = arg[3] or "replicas", tonumber(arg[4] or 200)
@@ -50,24 +51,6 @@ local function free_ports(n)
     local port = tm.distribute.pick_unused_port()
     if not seen[port] then list[#list + 1] = port end
     seen[port] = true
-  end
-  return list
-end
-
---- A wire in front of each port that can be cut, slowed and stopped.
-local function wires(ports)
-  local list = {}
-  for i, port in ipairs(ports) do
-    local control = P.dir() .. "/control"
-    assert(io.open(control, "w")):close()
-    local process = P.start { (P.tidemill:gsub("tidemill$", "proxy")), "127.0.0.1:" .. port, control }
-    local wire = { port = tonumber(process:says "port (%d+)"), process = process }
-    function wire.order(text)
-      local f = assert(io.open(control, "a"))
-      f:write(text, "\n")
-      f:close()
-    end
-    list[i] = wire
   end
   return list
 end
@@ -219,7 +202,8 @@ local function whole()
   local dir = P.dir()
   local began = P.now()
   local ports = free_ports(PS + WORKERS)
-  wired = wires(ports)
+  wired = {}
+  for i, port in ipairs(ports) do wired[i] = wires.new(P, port) end
   local run = start(dir, POLICY, STEPS, ports, wired)
   if POLICY ~= "none" then faults[#faults + 1] = { 6, "kill ps", kill_ps } end
   if not P.eventually(20, function() return read(dir .. "/state") ~= "" or run:status() end) then
