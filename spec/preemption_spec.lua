@@ -134,7 +134,7 @@ describe("preemption of a worker", function()
     all.worker[1]:kill "TERM"
     P.sleep(0.2)
     all.worker[1]:kill "TERM"
-    ended(all.worker[1], 143, 0.5)
+    ended(all.worker[1], 143, 5)
     ended(p, 0)
     assert.equal("go\n6\n", p:out())
   end)
@@ -150,7 +150,7 @@ describe("preemption of a worker", function()
     says(p, "go")
     P.sleep(0.3)
     all.worker[1]:kill "TERM"
-    ended(all.worker[1], 143, 1)
+    ended(all.worker[1], 143, 5)
     said(all.worker[1], "grace period")
     ended(p, 0)
     assert.equal("go\n6\n", p:out())
@@ -237,7 +237,7 @@ describe("preemption of a worker", function()
     local all = cluster()
     all.worker[1]:says "listens"
     all.worker[1]:kill "TERM"
-    ended(all.worker[1], 0, 1)
+    ended(all.worker[1], 0, 3)
     all:task("worker", 0)
     local p = chief [[
       say "go"
@@ -247,7 +247,7 @@ describe("preemption of a worker", function()
     ]]
     says(p, "go")
     all.worker[2]:kill "TERM"
-    ended(all.worker[2], 0, 1)
+    ended(all.worker[2], 0, 3)
     ended(p, 0)
     assert.equal("go\n5\n", p:out(), p:err())
   end)
@@ -299,7 +299,7 @@ describe("preemption of a ps", function()
     all.ps[1]:kill "TERM"
     ended(p, 0)
     assert.equal("go\n/job:ps/task:0: SIGTERM\tfalse\n", p:out(), p:err())
-    ended(all.ps[1], 0, 1)
+    ended(all.ps[1], 0, 5)
   end)
 
   it("ends it when the grace period is over, which names it as lost", function()
@@ -313,7 +313,7 @@ describe("preemption of a ps", function()
     ]]
     says(p, "go")
     all.ps[1]:kill "TERM"
-    ended(all.ps[1], 0, 2)
+    ended(all.ps[1], 0, 5)
     ended(p, 0)
     assert.equal("go\nunavailable\t/job:ps/task:0\t/job:ps/task:0: SIGTERM\ttrue\n", p:out(), p:err())
   end)
@@ -338,7 +338,7 @@ describe("a task that leaves", function()
     P.sleep(0.3)
     assert.is_nil(second:status())
     first:kill "KILL"
-    ended(all.ps[1], 0, 2)
+    ended(all.ps[1], 0, 5)
     all:task("ps", 0)
     ended(second, 0)
     assert.equal("1\n", second:out())
@@ -352,7 +352,9 @@ describe("preemption of the chief", function()
     local dir = P.dir()
     local endings = { "tm.sleep(60)", "while true do end", "while true do pcall(tm.sleep, 60) end",
       "local c = coroutine.wrap(function() tm.sleep(60) end) c()" }
-    if (os.getenv "TM_BUILD" or ""):find "tsan" then table.remove(endings, 2) end
+    -- ThreadSanitizer holds signals back while nothing but Lua runs; LuaJIT compiles the loop.
+    local build = os.getenv "TM_BUILD" or ""
+    if build:find "tsan" or build:find "luajit" then table.remove(endings, 2) end
     for _, ending in ipairs(endings) do
       local p = P.run { P.script(([[
         local tm = require "tidemill"
@@ -364,7 +366,7 @@ describe("preemption of the chief", function()
       says(p, "go")
       P.sleep(0.05)
       p:kill "TERM"
-      ended(p, 143, 2)
+      ended(p, 143, 5)
       assert.equal("tidemill: ended by SIGTERM\n", p:err())
       assert.equal("not flushed yet", io.open(dir .. "/file"):read "a")
     end
@@ -382,7 +384,7 @@ describe("preemption of the chief", function()
     says(p, "go")
     P.sleep(0.2)
     p:kill "TERM"
-    ended(p, 143, 2)
+    ended(p, 143, 5)
     p = chief(text)
     ended(p, 0)
     assert.equal("go\n100\n", p:out())
@@ -459,7 +461,7 @@ describe("preemption of the chief", function()
     ]] }
     says(p, "go")
     p:kill "TERM"
-    ended(p, 143, 2)
+    ended(p, 143, 5)
     p = P.run { "launch", "--workers", "1", "--ps", "1", P.script [[
       local tm = require "tidemill"
       tm.distribute.PreemptionWatcher()
@@ -508,7 +510,7 @@ describe("examples/preemption.lua", function()
     local p = example()
     says(p, "step 60,")
     p:kill "TERM"
-    ended(p, 143, 3)
+    ended(p, 143, 5)
     said(p, "preempted: /job:chief/task:0: SIGTERM\n")
     local last
     for n in p:out():gmatch "step (%d+)," do last = tonumber(n) end
@@ -575,7 +577,7 @@ describe("preemption_checkpoint", function()
     local p = chief(text, "preemption_checkpoint = true")
     says(p, "go\n1\n2\n")
     p:kill "TERM"
-    ended(p, 143, 3)
+    ended(p, 143, 5)
     local last = tonumber(p:out():match "(%d+)\n$")
     local n = restored(dir)
     assert.is_true(n == last or n == last + 1, ("%d after %d"):format(n, last))
@@ -623,7 +625,7 @@ describe("preemption_checkpoint", function()
       says(p, "go")
       P.sleep(0.1)
       p:kill "TERM"
-      ended(p, 143, 3)
+      ended(p, 143, 5)
       assert.is_true(restored(dir, way == "prefix" and "variables = { v }") > 0)
       after_all()
     end
