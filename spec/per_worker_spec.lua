@@ -152,6 +152,18 @@ describe("iterators on workers", function()
     for _, l in pairs(by_worker(list)) do whole(l) end
   end)
 
+  it("are what a function takes, not their dataset (L12), which may have been made outside", function()
+    open(2)
+    local outside = tm.data.range(6):map(function(x) return x * 3 end)
+    local per_worker = c:create_per_worker_dataset(outside)
+    raises("failed_precondition", "passed as an argument", c.schedule, c, function(d) return d:iterator():next() end,
+      { per_worker })
+    for _, l in pairs(by_worker(results(6, take, { per_worker:iterator() }))) do
+      for i, x in ipairs(l) do assert.equal(3 * (i - 1), x) end
+    end
+    raises("failed_precondition", "lives on the workers", function() return per_worker:iterator():next() end)
+  end)
+
   it("give a closure as many elements as it asks for, and have them back when it does not start", function()
     open(1)
     local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
@@ -295,6 +307,21 @@ describe("PerWorkerVariable", function()
     local late = strategy:scope(function() return D.PerWorkerVariable(tm.ones { 2, 2 }) end)
     assert.equal(4, c:schedule(function() return tm.reduce_sum(late) end):fetch())
     assert.equal(3, #late:read_all())
+  end)
+
+  it("is there on workers that are added, and not asked of those that were removed", function()
+    open(1)
+    local v = strategy:scope(function() return D.PerWorkerVariable(function() return D.current_worker_index() + 5 end,
+      { shape = {}, dtype = "int64" }) end)
+    c:add_worker "another"
+    local l = v:read_all()
+    assert.same({ 5, 6 }, { l[1]:item(), l[2]:item() })
+    c:remove_worker(0)
+    c:join()
+    while c:stats().workers[1].state ~= "removed" do tm.sleep(0.005) end
+    l = v:read_all()
+    assert.equal(1, #l)
+    assert.equal(6, l[1]:item())
   end)
 
   it("is refused where it cannot be", function()

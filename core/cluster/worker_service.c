@@ -502,14 +502,16 @@ static tm_status wsession_message(wsession *w, tm_message *m, tm_err *err) {
   }
 }
 
+static bool service_knows(tm_frame_kind kind) {
+  return (kind >= TM_F_START && kind <= TM_F_CANCEL) || kind == TM_F_RECALL ||
+         kind == TM_F_RESOURCE || kind == TM_F_GATE;
+}
+
 bool tm_worker_service_message(tm_worker_service *s, tm_conn *c, tm_message *m) {
   tm_err err;
   tm_status st;
   wsession *w = tm_conn_user(c);
-  tm_frame_kind kind = (tm_frame_kind)m->f.kind;
-  bool ours = (kind >= TM_F_START && kind <= TM_F_CANCEL) || kind == TM_F_RECALL ||
-              kind == TM_F_RESOURCE || kind == TM_F_GATE;
-  if (!ours) return false;
+  if (!service_knows((tm_frame_kind)m->f.kind)) return false;
   tm_err_clear(&err);
   if (m->f.kind == TM_F_START)
     st = service_start(s, c, m, &err);

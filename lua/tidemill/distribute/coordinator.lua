@@ -194,8 +194,14 @@ function Coordinator:schedule(fn, args) return schedule(self, fn, args) end
 --- The same for one worker, by its index from 0.
 function Coordinator:_schedule_on(index, fn, args) return schedule(self, fn, args, index) end
 
---- How many workers there are or were.
-function Coordinator:_workers() return #self:_open():stats().workers end
+--- Places of the workers that were not removed.
+function Coordinator:_workers()
+  local list = {}
+  for i, w in ipairs(self:_open():stats().workers) do
+    if w.state ~= "removed" then list[#list + 1] = i end
+  end
+  return list
+end
 
 --- Wait until everything scheduled is done; raises the first error.
 function Coordinator:join(opts)

@@ -264,7 +264,7 @@ local function read_all(v, strategy, opts)
   local coordinator = strategy:_get_coordinator()
   v._read = v._read or tm.func(function() return v:read() end, { name = "read_all" })
   local list = {}
-  for i = 1, coordinator:_workers() do list[i] = coordinator:_schedule_on(i - 1, v._read) end
+  for _, i in ipairs(coordinator:_workers()) do list[#list + 1] = coordinator:_schedule_on(i - 1, v._read) end
   for i, x in ipairs(list) do list[i] = x:get(opts) end
   return list
 end
