@@ -649,6 +649,24 @@ describe("preemption_checkpoint", function()
     assert.is_truthy(p:out():find "go\ntrue\t%d+\n", p:out() .. p:err())
   end)
 
+  it("that cannot be saved leaves the ps its grace period", function()
+    local all = cluster()
+    local p = chief([[
+      c.checkpoint_manager = tm.train.CheckpointManager(tm.train.Checkpoint{ v = v }, "/proc/nowhere/runs")
+      local w = D.PreemptionWatcher()
+      say "go"
+      while not w.preemption_message do c:schedule(slow):fetch() end
+      for _ = 1, 20 do c:schedule(slow) end
+      c:join()
+      say(w.preemption_message)
+    ]], "preemption_checkpoint = true")
+    says(p, "go")
+    all.ps[1]:kill "TERM"
+    ended(p, 0)
+    assert.equal("go\n/job:ps/task:0: SIGTERM\n", p:out(), p:err())
+    said(p, "nothing was saved")
+  end)
+
   it("says what it lacks", function()
     cluster()
     local p = chief([[

@@ -251,14 +251,23 @@ local function saving(strategy, target)
   return function() return checkpoint:save(target) end
 end
 
+--- True when the state is safe.
 local function save(strategy, target, text)
   local fn, why = saving(strategy, target)
-  if not fn then return say("warn", "nothing is saved (%s): %s", text, why) end
+  if not fn then
+    say("warn", "nothing is saved (%s): %s", text, why)
+    return false
+  end
   local start = core.time()
   local ok, path, err = pcall(fn)
-  if ok and path then return say("warn", "%s: saved \"%s\" in %.2f s", text, path, core.time() - start) end
-  if ok and not err then return say("warn", "%s: the latest checkpoint is of this step", text) end
-  say("error", "%s: nothing was saved: %s", text, tostring(ok and err or path))
+  if ok and path then
+    say("warn", "%s: saved \"%s\" in %.2f s", text, path, core.time() - start)
+  elseif ok and not err then
+    say("warn", "%s: the latest checkpoint is of this step", text)
+  else
+    say("error", "%s: nothing was saved: %s", text, tostring(ok and err or path))
+  end
+  return ok and not err
 end
 
 --- End as the program would have without us, after its files are closed.
@@ -276,9 +285,10 @@ function M.checkpoint(strategy, target)
   local function saver()
     local text, who = take(self)
     if not text then return end
-    save(strategy, target, text)
+    local safe = save(strategy, target, text)
     if who == self._task and not next(open) then finish(text) end
-    if who:find("/job:ps/", 1, true) then strategy._session:stop_task(who) end
+    -- Each step from here on would be lost with it.
+    if safe and who:find("/job:ps/", 1, true) then strategy._session:stop_task(who) end
   end
   savers[#savers + 1] = saver
   hook()
