@@ -36,6 +36,7 @@ local calls = {
   ["a function run here"] = "tm.func(function() return v * 2 end)()",
   ["making a variable"] = "strategy:scope(function() return tm.Variable(tm.ones({ 10 })) end)",
   ["save"] = "must(manager:save())",
+  ["save while functions run"] = "fill() tm.sleep(0.05) must(manager:save())",
   ["restore"] = "must(checkpoint:restore(path))",
 }
 local function script(options, name)
@@ -107,7 +108,7 @@ describe("every wait of the chief", function()
       k.boss:kill "INT"
       local t = P.now()
       assert.is_truthy(k.boss:wait(5), name)
-      assert.is_truthy(P.now() - t < 1.5, ("%s: %.1f s"):format(name, P.now() - t))
+      assert.is_truthy(P.now() - t < 3, ("%s: %.1f s"):format(name, P.now() - t))
       assert.is_truthy(k.boss:err():find "cancelled" or k.boss:out():find "\tcancelled", name .. k.boss:out() .. k.boss:err())
     end)
   end

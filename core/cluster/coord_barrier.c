@@ -55,10 +55,16 @@ static bool barrier_whole(tm_coordinator *c) {
   return !any || coord_lowest(c) > c->half_upto;
 }
 
-/* There will be no moment: a ps is lost, for good or until it is restored. */
-static bool barrier_in_vain(const tm_coordinator *c) { return c->lost || c->suspended; }
+/* There will be no moment: a ps is lost, for good or until it is restored, or nobody
+ * wants it any more. */
+static bool barrier_in_vain(const tm_coordinator *c, tm_cancel *cancel) {
+  return c->lost || c->suspended || tm_cancelled(cancel);
+}
 
 static tm_status barrier_why(const tm_coordinator *c, tm_err *err) {
+  if (!c->lost && !c->suspended)
+    return tm_fail(err, TM_ECANCELLED,
+                   "the wait for a moment without updates was cancelled");
   if (!c->lost)
     return tm_fail(err, TM_EUNAVAILABLE, "training pauses until a ps is restored");
   if (err) *err = c->lost_why;
@@ -106,19 +112,21 @@ static tm_status barrier_late(tm_coordinator *c, tm_err *err) {
 }
 
 /* Close the gates and wait; mu is held, gates stay closed on success. */
-static tm_status barrier_close(tm_coordinator *c, int64_t deadline, tm_err *err) {
+static tm_status barrier_close(tm_coordinator *c, int64_t deadline, tm_cancel *cancel,
+                               tm_err *err) {
   for (;;) {
-    while (!barrier_in_vain(c) && !barrier_whole(c) && tm_now_ns() < deadline)
+    while (!barrier_in_vain(c, cancel) && !barrier_whole(c) && tm_now_ns() < deadline)
       barrier_pause(c, deadline);
     uint64_t number = ++c->barriers;
-    if (!barrier_in_vain(c) && barrier_whole(c)) barrier_set(c, number, true);
-    while (c->gate && !barrier_in_vain(c) && barrier_whole(c) && !barrier_all_told(c) &&
-           tm_now_ns() < deadline)
+    if (!barrier_in_vain(c, cancel) && barrier_whole(c)) barrier_set(c, number, true);
+    while (c->gate && !barrier_in_vain(c, cancel) && barrier_whole(c) &&
+           !barrier_all_told(c) && tm_now_ns() < deadline)
       barrier_pause(c, deadline);
-    if (c->gate && !barrier_in_vain(c) && barrier_whole(c) && barrier_all_told(c))
+    if (c->gate && !barrier_in_vain(c, cancel) && barrier_whole(c) &&
+        barrier_all_told(c))
       return TM_OK;
     tm_status s = TM_OK;
-    if (barrier_in_vain(c)) {
+    if (barrier_in_vain(c, cancel)) {
       s = barrier_why(c, err);
     } else if (tm_now_ns() >= deadline) {
       s = barrier_late(c, err);
@@ -129,10 +137,11 @@ static tm_status barrier_close(tm_coordinator *c, int64_t deadline, tm_err *err)
 }
 
 tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_ns,
+                                 tm_cancel *cancel,
                                  tm_status (*fn)(void *ud, tm_err *err), void *ud,
                                  tm_err *err) {
   pthread_mutex_lock(&c->mu);
-  tm_status s = barrier_close(c, tm_now_ns() + timeout_ns, err);
+  tm_status s = barrier_close(c, tm_now_ns() + timeout_ns, cancel, err);
   if (s == TM_OK) {
     uint64_t number = c->gate;
     if (coord_lowest(c) <= c->half_upto)

@@ -102,6 +102,7 @@ void tm_coordinator_resume(tm_coordinator *c);
  * under way, opens them again.  READs and computing go on.  TM_ETIMEOUT: a worker did
  * not come to the gate in time (fn was not called; try again later). */
 TM_CHECKED tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_ns,
+                                            tm_cancel *cancel,
                                             tm_status (*fn)(void *ud, tm_err *err),
                                             void *ud, tm_err *err);
 

@@ -160,7 +160,8 @@ static tm_status save_moment(save *v, tm_err *err) {
     if (tm_cancelled(v->opt.cancel))
       return tm_fail(err, TM_ECANCELLED, "the checkpoint was given up");
     if (tm_session_lost(v->s, err)) return TM_EUNAVAILABLE;
-    tm_status s = tm_coordinator_barrier(c, SAVE_GATE_NS, save_take, v, err);
+    tm_status s =
+        tm_coordinator_barrier(c, SAVE_GATE_NS, v->opt.cancel, save_take, v, err);
     if (s && tm_session_lost(v->s, err)) return TM_EUNAVAILABLE;
     if (s != TM_ETIMEOUT || v->asked || tm_now_ns() > end) return s;
     if (err) tm_err_clear(err);
