@@ -145,6 +145,37 @@ describe("a checkpoint of a cluster", function()
     assert.truthy(p:out():find("whole", 1, true))
   end)
 
+  it("restores the copies of replicated shards too: they serve what was restored", function()
+    local p = P.run { "launch", "--workers", "1", "--ps", "2", "--no-restart", P.script [[
+      local tm = require "tidemill"
+      local s = tm.distribute.ParameterServerStrategy(tm.distribute.resolver{ workers = 1, ps = 2 }, { replicas = 1,
+        variable_partitioner = tm.distribute.partitioners.FixedShardsPartitioner{ num_shards = 2 } })
+      local c = tm.distribute.ClusterCoordinator(s)
+      local w, o = s:scope(function() return tm.Variable(tm.ones{ 50, 4 }), tm.optimizers.Adam{} end)
+      local f = tm.func(function()
+        local tape = tm.GradientTape()
+        o:apply_gradients(tape:gradient(tm.reduce_sum(tm.square(w)), { w }), { w })
+      end)
+      local function train() c:schedule(f) c:join() end
+      train()
+      local checkpoint = tm.train.Checkpoint{ w = w, o = o }
+      assert(checkpoint:write(arg[1]))
+      local want, slot = w:read(), o:get_slot(w, "m")
+      train()
+      assert(checkpoint:read(arg[1])):assert_consumed()
+      local list = io.popen "ps -o pid=,args= --ppid $(ps -o ppid= -p $(ps -o ppid= -p $$)) | grep 'tidemill ps'"
+      local pid = list:read "a":match "%d+"
+      list:close()
+      os.execute("kill -9 " .. pid)
+      assert(tm.allclose(w, want, 0, 0) and tm.allclose(o:get_slot(w, "m"), slot, 0, 0))
+      assert(checkpoint:write(arg[1] .. "-again"))
+      assert(tm.allclose(tm.train.load_variable(arg[1] .. "-again", "w"), want, 0, 0))
+      print "served"
+    ]], dir .. "/copies" }
+    assert.equal(0, p:wait(60), p:out() .. p:err())
+    assert.truthy(p:out():find("served", 1, true))
+  end)
+
   it("restores on ps that do not see its directory, and the chief stays small", function()
     local before = launch(2, "save big", dir .. "/big", "2")
     assert.equal(before, (launch(1, "restore big", dir .. "/big", "4")))
