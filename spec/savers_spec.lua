@@ -136,3 +136,51 @@ describe("several savers in one directory", function()
       .. "data-00000.safetensors\nx.tmp\n", all)
   end)
 end)
+
+describe("a save onto a disk", function()
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  -- With a small disk of its own, in a name space where that needs no rights.
+  it("that is full, or may not be written, fails and leaves the latest", function()
+    if not os.execute "unshare -rm true 2>/dev/null" then
+      return pending "needs user and mount name spaces (unshare -rm)"
+    end
+    local dir = P.dir()
+    local text = P.script [[
+      local tm = require "tidemill"
+      local dir = arg[1]
+      local c = tm.train.Checkpoint{ v = tm.Variable(tm.ones{ 100 }), n = 1 }
+      local m = tm.train.CheckpointManager(c, dir)
+      local first = assert(m:save())
+      local function files()
+        local p = io.popen("ls -A '" .. dir .. "'")
+        local list = p:read "a"
+        p:close()
+        return list
+      end
+      local before = files()
+      local function fails(code)
+        local path, e = m:save()
+        assert(path == nil and tm.is_error(e, code), tostring(e))
+        assert(tostring(e):find(dir, 1, true), tostring(e))
+        assert(m.latest_checkpoint == first and tm.train.latest_checkpoint(dir) == first)
+        assert(c.save_counter:read():item() == 1)
+        local back = tm.train.Checkpoint{ v = tm.Variable(tm.zeros{ 100 }), n = 0 }
+        assert(back:restore(first)):assert_consumed()
+        assert(files() == before, files())
+      end
+      c.big = tm.Variable(tm.zeros{ 1000000 })
+      fails "resource_exhausted"
+      c.big = tm.Variable(1)
+      assert(os.execute("mount -o remount,ro '" .. dir .. "'"))
+      fails "permission_denied"
+      assert(os.execute("mount -o remount,rw '" .. dir .. "'"))
+      assert(m:save())
+      print "kept"
+    ]]
+    local start = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" "$3" "$1"'
+    local p = P.start { "unshare", "-rm", "sh", "-c", start, "sh", dir, P.tidemill, text }
+    assert.equal(0, p:wait(20), p:out() .. p:err())
+    assert.equal("kept\n", p:out())
+  end)
+end)
