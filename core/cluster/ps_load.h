@@ -19,7 +19,7 @@
 #include "net/conn.h"
 #include "ps/client.h"
 
-enum { TM_LOAD_PIECE = 8 << 20, TM_LOAD_WHOLE = 64 << 20, TM_LOAD_ITEMS = 1024 };
+enum { TM_LOAD_PIECE = 8 << 20, TM_LOAD_WHOLE = 64 << 20, TM_LOAD_ITEMS = 65536 };
 
 /* As metadata. */
 void tm_ps_load_pack(tm_packer *w, const tm_ps_load *l);

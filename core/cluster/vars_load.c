@@ -8,12 +8,15 @@
 
 /*
  * Design.  Items are cut by shard and sorted by lane (lane nps is the local store).
- * Lanes with a `load` of their own get 1024 items at a time, all lanes before any is
+ * Lanes with a `load` of their own get a frame of items at a time (each makes the ps
+ * read the checkpoint's index, so there are few), all lanes before any is
  * waited for.  One that answers "unseen" is served from here, as are lanes that lie in
  * this process: pieces of 8 MB over a socket, of 64 MB directly.
  *
  * Invariant: after an error nothing is outstanding.
  */
+enum { LOAD_BYTES = 8 << 20, LOAD_ITEM_BYTES = 80 }; /* of metadata; at most, of one */
+
 typedef struct load_lane {
   tm_ps_client *c;
   tm_ps_load_item *item;
@@ -100,10 +103,19 @@ static tm_status load_sort(tm_vars *v, load_lane *lane, const tm_vars_load_item 
 
 static bool load_left(const load_lane *l) { return !l->here && l->at < l->n; }
 
+/* How many of the next items one frame holds. */
+static int32_t load_batch(const load_lane *l) {
+  size_t bytes = 0;
+  int32_t n = 0;
+  while (n < TM_LOAD_ITEMS && l->at + n < l->n && bytes < LOAD_BYTES)
+    bytes += strlen(l->item[l->at + n++].name) + LOAD_ITEM_BYTES;
+  return n;
+}
+
 static tm_status load_send(load_lane *l, const tm_ps_load *ask, tm_err *err) {
   l->ask = *ask;
   l->ask.item = l->item + l->at;
-  l->ask.n = l->n - l->at < TM_LOAD_ITEMS ? l->n - l->at : TM_LOAD_ITEMS;
+  l->ask.n = load_batch(l);
   TM_TRY(l->c->load(l->c, &l->ask, err));
   l->sent = true;
   return TM_OK;
@@ -144,43 +156,48 @@ static tm_status load_put(void *ud, const tm_ps_place *p, const tm_view *rows,
   return c->put(c, p, rows, err);
 }
 
-static tm_status load_here(load_lane *l, tm_ckpt_reader *r, bool check, tm_err *err) {
+static tm_status load_here(load_lane *l, tm_ckpt_reader *r, bool check,
+                           tm_cancel *cancel, tm_err *err) {
   uint64_t piece = l->c->load ? TM_LOAD_PIECE : TM_LOAD_WHOLE;
   for (; l->at < l->n; l->at++) {
     const tm_ps_load_item *it = &l->item[l->at];
     const tm_ckpt_tensor *t = tm_ckpt_find(r, it->name);
     if (!t) return tm_fail(err, TM_ENOTFOUND, "no \"%.300s\"", it->name);
+    if (tm_cancelled(cancel))
+      return tm_fail(err, TM_ECANCELLED, "the restore was given up");
     if (check)
       TM_TRY(tm_ckpt_verify_rows(r, t, it->from, it->rows, err));
     else
-      TM_TRY(tm_load_rows(r, t, it, piece, NULL, load_put, l->c, err));
+      TM_TRY(tm_load_rows(r, t, it, piece, cancel, load_put, l->c, err));
   }
   return TM_OK;
 }
 
 static tm_status load_lanes(load_lane *lane, int32_t n, tm_ckpt_reader *r,
-                            const tm_ps_load *ask, tm_err *err) {
+                            const tm_ps_load *ask, tm_cancel *cancel, tm_err *err) {
   bool left = true;
   while (left) {
+    if (tm_cancelled(cancel))
+      return tm_fail(err, TM_ECANCELLED, "the restore was given up");
     TM_TRY(load_turn(lane, n, ask, err));
     left = false;
     for (int32_t k = 0; k < n; k++) left = left || load_left(&lane[k]);
   }
   for (int32_t k = 0; k < n; k++)
-    if (lane[k].here) TM_TRY(load_here(&lane[k], r, ask->check, err));
+    if (lane[k].here) TM_TRY(load_here(&lane[k], r, ask->check, cancel, err));
   return TM_OK;
 }
 
 tm_status tm_vars_load(tm_vars *v, tm_ckpt_reader *r, const char *path,
                        const tm_vars_load_item *item, size_t n, bool check,
-                       tm_err *err) {
+                       tm_cancel *cancel, tm_err *err) {
   tm_ps_load ask = {.path = path, .check = check};
   int32_t lanes = v->nps + 1;
   load_lane *lane = tm_calloc((size_t)lanes, sizeof *lane);
   if (!lane) return tm_nomem(err, "a restore");
   tm_ckpt_identity(r, &ask.size, &ask.crc);
   tm_status s = load_sort(v, lane, item, n, err);
-  if (s == TM_OK) s = load_lanes(lane, lanes, r, &ask, err);
+  if (s == TM_OK) s = load_lanes(lane, lanes, r, &ask, cancel, err);
   load_release(lane, lanes);
   return s;
 }

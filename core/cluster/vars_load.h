@@ -23,9 +23,10 @@ typedef struct tm_vars_load_item {
   uint64_t optimizer;      /* of the slot */
 } tm_vars_load_item;
 
-/* path: of the checkpoint that r reads, absolute. */
+/* path: of the checkpoint that r reads, absolute.  cancel (may be NULL) is looked at
+ * between pieces. */
 TM_CHECKED tm_status tm_vars_load(tm_vars *v, tm_ckpt_reader *r, const char *path,
                                   const tm_vars_load_item *item, size_t n, bool check,
-                                  tm_err *err);
+                                  tm_cancel *cancel, tm_err *err);
 
 #endif

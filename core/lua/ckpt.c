@@ -296,7 +296,8 @@ static tm_status ckpt_load_all(tm_lua *ctx, tm_ckpt_reader *r, const char *path,
       it[i] = it[end];
       it[end++] = x;
     }
-    TM_TRY(tm_vars_load(home, r, path, it + done, end - done, check, err));
+    TM_TRY(
+        tm_vars_load(home, r, path, it + done, end - done, check, &ctx->cancel, err));
   }
   return TM_OK;
 }

@@ -346,7 +346,7 @@ static tm_status in_process(void *ud) {
   for (int k = 0; k < 2 && s == TM_OK; k++) {
     tm_vars_load_item it[] = {{1, -1, tm_ckpt_find(r, "t"), 0, -1, 0},
                               {1, -1, tm_ckpt_find(r, "m"), 0, SLOT_M, OPTIMIZER}};
-    s = tm_vars_load(v, r, path, it, 2, k == 0, &err);
+    s = tm_vars_load(v, r, path, it, 2, k == 0, NULL, &err);
   }
   tm_ckpt_close(r);
   tm_var_info_unref(info);
