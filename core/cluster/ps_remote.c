@@ -163,13 +163,14 @@ static void remote_turn(remote_client *r) {
   if (!tm_cancelled(r->place[next].lost)) r->at = next;
 }
 
-static bool remote_give_up(remote_client *r, int64_t since, int64_t tried) {
+/* away: nobody serves it at any place, not even a copy. */
+static bool remote_give_up(remote_client *r, int64_t since, int64_t tried, bool away) {
   int64_t now = tm_now_ns(), all = r->silence;
   if (remote_ended(r) || r->anew) return true;
   if (all <= 0) all = REMOTE_AGAIN_NS;
   bool nobody = now - tried < REMOTE_TRY_NS / 2; /* said so, not just silent */
   bool told = r->gone || r->place[0].lost;       /* there is who will say it */
-  if (nobody && !told) all /= r->nplace > 1 ? 2 : 10;
+  if (nobody && !told) all /= away ? 10 : 2;
   return now - since > all;
 }
 
@@ -179,6 +180,7 @@ static tm_status remote_again(remote_client *r, int64_t since, tm_err *err) {
   int64_t pause = 2000000;
   tm_status s;
   tm_err why;
+  int kept = -1; /* the place that keeps a copy, which may become the primary */
   bool silent = r->ch && !tm_channel_cut(r->ch);
   remote_disconnect(r);
   if (silent || tm_cancelled(r->place[r->at].lost)) remote_turn(r);
@@ -188,8 +190,10 @@ static tm_status remote_again(remote_client *r, int64_t since, tm_err *err) {
     s = remote_connect(r, REMOTE_TRY_NS, &why);
     if (s == TM_OK && (s = remote_transmit(r, &why)) == TM_OK) return TM_OK;
     remote_disconnect(r);
+    if (s == TM_EAGAIN) kept = r->at;
+    if (s == TM_EUNAVAILABLE && kept == r->at) kept = -1;
     bool away = s == TM_EUNAVAILABLE || s == TM_EAGAIN;
-    if (!away || remote_give_up(r, since, tried)) break;
+    if (!away || remote_give_up(r, since, tried, kept < 0)) break;
     remote_turn(r);
     if (r->at == 0 || r->nplace == 1) tm_sleep_ns(pause);
     if (pause < 100000000) pause += pause / 2;

@@ -113,7 +113,10 @@ local function write_state()
   local s = coordinator:stats()
   local parts = { ("steps %d rollbacks %d"):format(s.steps, s.rollbacks or 0) }
   for i, w in ipairs(s.workers) do parts[#parts + 1] = ("worker%d %s"):format(i - 1, w.state) end
-  for i, p in ipairs(s.ps) do parts[#parts + 1] = ("ps%d %s"):format(i - 1, p.state) end
+  for i, p in ipairs(s.ps) do
+    local state = policy == "replicas" and p.state == "ready" and not p.copied and "connecting" or p.state
+    parts[#parts + 1] = ("ps%d %s"):format(i - 1, state)
+  end
   local f = assert(io.open(dir .. "/state.new", "w"))
   f:write(table.concat(parts, " "), "\n")
   f:close()
