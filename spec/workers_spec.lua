@@ -472,9 +472,13 @@ describe("workers inside this process", function()
     local both = {}
     for i = 1, 50 do both[seen[i]:fetch()] = true end
     assert.same({ [0] = true, [1] = true }, both)
+    local each = strategy:scope(function() return D.PerWorkerVariable(3) end)
+    assert.equal(2, #each:read_all())
     for _ = 1, 20 do c:schedule(f, { it }) end
     c:remove_worker(0)
     c:join()
+    assert.is_truthy(P.eventually(2, function() return c:stats().workers[1].state == "removed" end))
+    assert.equal(1, #each:read_all())
     assert.equal(120, v:read():item())
     assert.equal("removed", c:stats().workers[1].state)
     assert.equal(1, strategy.num_workers)

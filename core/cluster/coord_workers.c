@@ -264,7 +264,7 @@ static bool coord_wants_keeper(const tm_coordinator *c, const coord_worker *w) {
   if (w->keeping || c->closing || c->suspended) return false;
   switch (w->state) {
     case COORD_READY:
-      return w->removing && w->out.n == 0;
+      return w->removing && w->out.n == 0 && w->own.n == 0;
     case COORD_LOST:
       return true;
     case COORD_AWAY:
