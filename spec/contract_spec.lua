@@ -422,6 +422,17 @@ describe("a cluster that changes", function()
     end
   end)
 
+  it("takes back a worker that it removed", function()
+    open(2, 1)
+    for round = 1, 3 do
+      assert.equal(1, c:add_worker(k.jobs.worker[2]))
+      assert.is_truthy(ready(2))
+      run(40)
+      c:remove_worker(k.jobs.worker[2])
+      exact(40 * round)
+    end
+  end)
+
   it("splits data among workers, once each (pain points 23 and 27: tensorflow 44987, horovod 1100)", function()
     open(2, 2)
     local it = c:create_per_worker_dataset(function()

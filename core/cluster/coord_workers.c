@@ -219,6 +219,8 @@ static bool coord_reach(tm_coordinator *c, coord_worker *w) {
   }
   coord_close(c, l);
   bool told = w->why.code == err.code;
+  if (s != TM_OK && !coord_may_pass(s) && strcmp(w->why.msg, err.msg) != 0)
+    tm_log(TM_LOG_WARN, "%s cannot be reached: %s", w->task, err.msg);
   if (err.code != TM_OK) w->why = err;
   /* A worker that was never ours may have been another cluster's: that says nothing. */
   if (s == TM_EABORTED && w->met && coord_may_keep(c, w)) coord_yield(c, &err);

@@ -81,10 +81,19 @@ static tm_status workers_check(const tm_session *s, const char *address, tm_err 
   return TM_OK;
 }
 
+/* The name that a worker at this address had when it was removed: its process still
+ * calls itself so. */
+static const char *workers_name(const tm_session *s, const char *address) {
+  for (int32_t i = 0; s->remote && i < s->nworker; i++)
+    if (s->worker[i]->removed && strcmp(s->worker[i]->address, address) == 0)
+      return s->worker[i]->task;
+  return NULL;
+}
+
 tm_status tm_session_add_worker(tm_session *s, const char *address, int32_t *index,
                                 tm_err *err) {
   TM_TRY(workers_check(s, address, err));
-  TM_TRY(tm_session_note_worker(s, address, NULL, err));
+  TM_TRY(tm_session_note_worker(s, address, workers_name(s, address), err));
   tm_status st = tm_coordinator_add_worker(s->coordinator,
                                            s->worker[s->nworker - 1]->task, index, err);
   TM_DCHECK(st || *index == s->nworker - 1);
