@@ -2,8 +2,9 @@
  * keep.h - inside of ps: what a snapshot keeps of an array of a row table.  Used by
  * shard.c (who overwrites) and snapshot.c (who reads).
  *
- * The array is cut in the blocks of rows that share a stripe; `kept` has a word for
- * each block, guarded by its stripe.
+ * The array is cut in blocks of rows, about half a kilobyte each, so that a row that
+ * changes costs little; a block is part of one whose rows share a stripe.  `kept` has a
+ * word for each, guarded by that stripe.
  *
  * Ownership: the snapshot's.  Threads: as said; the pool's mu is the one lock that may
  *            be taken while a stripe is held.
@@ -44,6 +45,7 @@ typedef struct tm_keep {
   tm_shard *sh;
   int32_t part; /* of the snapshot */
   const unsigned char *data;
+  int shift;                 /* 1 << shift rows are a block */
   size_t bytes, block_bytes; /* of the part; of a block as it lies in the array */
   int64_t nblock;
   uint64_t *kept;
@@ -53,9 +55,10 @@ typedef struct tm_keep {
   int64_t *rank;
 } tm_keep;
 
-/* Its stripe is held and the block is about to change: keep it in all of the list.
- * False: no room; give the stripe back, tm_keep_wait, and ask again. */
-bool tm_keep_block(tm_keep *list, int64_t block);
+/* The stripe of these rows is held, and they are about to change: keep their blocks in
+ * all of the list.  False: no room; give the stripe back, tm_keep_wait, and ask again.
+ */
+bool tm_keep_rows(tm_keep *list, int64_t from, int64_t to);
 /* Wait for room; *patience_ns becomes less, and when none is left the snapshot is given
  * up. */
 void tm_keep_wait(tm_keep *list, int64_t *patience_ns);

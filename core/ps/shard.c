@@ -339,12 +339,13 @@ static void shard_prefetch(const tm_shard *sh, const void *base, int64_t row) {
   for (size_t i = 0; i < sh->row_bytes && i < 256; i += 64) __builtin_prefetch(p + i);
 }
 
-/* Lock the stripe of a row that is about to change; what a snapshot needs of its block
- * is kept. */
-static tm_stripe *shard_lock_row(tm_shard *sh, const shard_op *op, int64_t row) {
+/* Lock the stripe of rows that are about to change; what a snapshot needs of them is
+ * kept. */
+static tm_stripe *shard_lock_rows(tm_shard *sh, const shard_op *op, int64_t row,
+                                  int64_t n) {
   tm_stripe *st = tm_shard_stripe(sh, row);
   tm_stripe_lock(st);
-  while (op->keep && !tm_keep_block(op->keep, row >> sh->shift)) {
+  while (op->keep && !tm_keep_rows(op->keep, row, row + n)) {
     tm_stripe_unlock(st); /* the reader may need this very stripe */
     tm_keep_wait(op->keep, op->patience_ns);
     tm_stripe_lock(st);
@@ -389,7 +390,7 @@ static void shard_apply_rows(tm_shard *sh, const shard_op *op) {
       for (int32_t k = 0; k < op->nslot; k++)
         shard_prefetch(sh, op->slot[k], ids[i + SHARD_AHEAD]);
     }
-    tm_stripe *st = shard_lock_row(sh, op, ids[i]);
+    tm_stripe *st = shard_lock_rows(sh, op, ids[i], 1);
     shard_run(op, sh->dtype, (size_t)ids[i] * (size_t)sh->width, y, sh->width);
     if (touched) shard_touch(touched, ids[i]);
     tm_stripe_unlock(st);
@@ -403,7 +404,7 @@ static void shard_apply_blocks(tm_shard *sh, const shard_op *op) {
   atomic_store(&sh->base, 0);
   for (int64_t r = 0; r < sh->rows; r += step) {
     int64_t n = sh->rows - r < step ? sh->rows - r : step;
-    tm_stripe *st = shard_lock_row(sh, op, r);
+    tm_stripe *st = shard_lock_rows(sh, op, r, n);
     shard_run(op, sh->dtype, (size_t)r * (size_t)sh->width,
               y + (size_t)r * sh->row_bytes, n * sh->width);
     tm_stripe_unlock(st);
@@ -445,7 +446,7 @@ static void put_blocks(tm_shard *sh, char *to, int64_t first, const char *y,
   for (int64_t r = first, end = first + n, next; r < end; r = next) {
     next = (r | (step - 1)) + 1;
     if (next > end) next = end;
-    tm_stripe *st = shard_lock_row(sh, &op, r);
+    tm_stripe *st = shard_lock_rows(sh, &op, r, next - r);
     memcpy(to + (size_t)r * sh->row_bytes, y + (size_t)(r - first) * sh->row_bytes,
            (size_t)(next - r) * sh->row_bytes);
     tm_stripe_unlock(st);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/mem.h"
 #include "ps/keep.h"
 #include "ps/store_parts.h"
@@ -25,6 +26,8 @@
  *   (4) After `over` nothing is kept; then the snapshot is being freed or `status` says
  *       that it is worth nothing.
  */
+enum { SNAPSHOT_BLOCK = 512 };
+
 typedef struct snapshot_part {
   tm_snapshot_part pub;
   tm_shard *sh;
@@ -79,10 +82,14 @@ static bool keep_has(const tm_keep *k, int64_t row) {
   return k->bits[row >> 6] >> (row & 63) & 1;
 }
 
+static tm_stripe *keep_stripe(const tm_keep *k, int64_t block) {
+  return tm_shard_stripe(k->sh, block << k->shift);
+}
+
 /* Rows of a block: [*from, *to). */
 static void keep_rows(const tm_keep *k, int64_t block, int64_t *from, int64_t *to) {
-  *from = block << k->sh->shift;
-  *to = (block + 1) << k->sh->shift;
+  *from = block << k->shift;
+  *to = (block + 1) << k->shift;
   if (*to > k->sh->rows) *to = k->sh->rows;
 }
 
@@ -123,7 +130,10 @@ static tm_keep_copy *copy_new(tm_keep *k, int64_t block, size_t n) {
   return c;
 }
 
-static void copy_free(tm_keep_copy *c) { tm_free(c, sizeof *c + c->n); }
+/* What a copy of n bytes takes. */
+static size_t copy_size(size_t n) { return sizeof(tm_keep_copy) + n; }
+
+static void copy_free(tm_keep_copy *c) { tm_free(c, copy_size(c->n)); }
 
 static bool pool_reserve(tm_keep_pool *p, size_t n) {
   pthread_mutex_lock(&p->mu);
@@ -158,21 +168,27 @@ static void pool_unlist(tm_keep_pool *p, tm_keep_copy *c) {
   c->listed = false;
 }
 
-bool tm_keep_block(tm_keep *k, int64_t block) {
-  for (; k; k = k->next) {
-    if (k->kept[block] || atomic_load(&k->pool->over)) continue;
-    size_t n = keep_size(k, block);
-    if (n == 0) continue;
-    if (!pool_reserve(k->pool, n)) return false;
-    tm_keep_copy *c = copy_new(k, block, n);
-    if (c) {
-      k->kept[block] = (uint64_t)(uintptr_t)c;
-      pool_list(k->pool, c);
-    } else {
-      pool_release(k->pool, n);
-      pool_give_up(k->pool, TM_ENOMEM);
-    }
+/* False: no room. */
+static bool keep_block(tm_keep *k, int64_t block) {
+  if (k->kept[block] || atomic_load(&k->pool->over)) return true;
+  size_t n = keep_size(k, block);
+  if (n == 0) return true;
+  if (!pool_reserve(k->pool, copy_size(n))) return false;
+  tm_keep_copy *c = copy_new(k, block, n);
+  if (c) {
+    k->kept[block] = (uint64_t)(uintptr_t)c;
+    pool_list(k->pool, c);
+  } else {
+    pool_release(k->pool, copy_size(n));
+    pool_give_up(k->pool, TM_ENOMEM);
   }
+  return true;
+}
+
+bool tm_keep_rows(tm_keep *k, int64_t from, int64_t to) {
+  for (; k; k = k->next)
+    for (int64_t b = from >> k->shift; b <= (to - 1) >> k->shift; b++)
+      if (!keep_block(k, b)) return false;
   return true;
 }
 
@@ -225,12 +241,20 @@ static tm_status part_diff(snapshot_part *p, tm_err *err) {
   return TM_OK;
 }
 
+static int keep_shift(const tm_shard *sh) {
+  int shift = 0;
+  while (shift < sh->shift && (sh->row_bytes << shift) < SNAPSHOT_BLOCK) shift++;
+  return shift;
+}
+
 static tm_status part_table(snapshot_part *p, tm_keep_pool *pool, int32_t i,
                             const tm_tensor *t, tm_err *err) {
   tm_shard *sh = p->sh;
-  size_t block = sh->row_bytes << sh->shift;
+  int shift = keep_shift(sh);
+  size_t block = sh->row_bytes << shift;
   p->keep = (tm_keep){.pool = pool,
                       .sh = sh,
+                      .shift = shift,
                       .part = i,
                       .data = t->v.data,
                       .bytes = (size_t)p->pub.bytes,
@@ -432,7 +456,7 @@ static void keep_take_copy(tm_keep *k, int64_t block, size_t off, void *to, size
   pthread_mutex_lock(&k->pool->mu);
   if (c->listed) {
     pool_unlist(k->pool, c);
-    k->pool->bytes -= c->n;
+    k->pool->bytes -= copy_size(c->n);
     k->pool->turn++;
     pthread_cond_broadcast(&k->pool->room);
   }
@@ -442,13 +466,9 @@ static void keep_take_copy(tm_keep *k, int64_t block, size_t off, void *to, size
   copy_free(c);
 }
 
-/* Bytes off..off+n of a block to `to`.  False: its copy was put away. */
-static bool keep_take(tm_keep *k, int64_t block, size_t off, void *to, size_t n,
-                      uint32_t *crc) {
-  tm_stripe *st = tm_shard_stripe(k->sh, block << k->sh->shift);
+/* Bytes off..off+n of a block to `to` (stripe held).  False: its copy was put away. */
+static bool keep_take(tm_keep *k, int64_t block, size_t off, void *to, size_t n) {
   size_t size = keep_size(k, block);
-  bool have = true;
-  tm_stripe_lock(st);
   if (k->kept[block] == 0 && n < size) {
     tm_keep_copy *c = copy_new(k, block, size); /* it is read in pieces */
     if (c) k->kept[block] = (uint64_t)(uintptr_t)c;
@@ -460,31 +480,50 @@ static bool keep_take(tm_keep *k, int64_t block, size_t off, void *to, size_t n,
       pool_give_up(k->pool, TM_ENOMEM);
     k->kept[block] = TM_KEEP_READ;
   } else if ((k->kept[block] & 3) == TM_KEEP_AWAY) {
-    *crc = (uint32_t)(k->kept[block] >> 32);
-    have = false;
+    return false;
   } else if (k->kept[block] == TM_KEEP_READ) {
     memset(to, 0, n); /* out of memory, see above: the snapshot is given up */
   } else {
     keep_take_copy(k, block, off, to, n);
   }
-  tm_stripe_unlock(st);
-  return have;
+  return true;
 }
 
+/* One more block of the piece (stripe held); false: it belongs to the next piece. */
+static bool keep_add(tm_keep *k, int64_t block, size_t off, unsigned char *room,
+                     size_t cap, tm_snapshot_piece *out) {
+  size_t size = keep_size(k, block) - off, n = size < cap ? size : cap;
+  bool away = (k->kept[block] & 3) == TM_KEEP_AWAY && off == 0;
+  if (out->n > 0 && (n > cap - out->n || away != (out->p == NULL))) return false;
+  if (away) {
+    uint32_t crc = (uint32_t)(k->kept[block] >> 32);
+    out->crc = out->n ? tm_crc32c_join(out->crc, crc, size) : crc;
+    out->p = NULL;
+    n = size;
+  } else if (n > 0 && !keep_take(k, block, off, room + out->n, n)) {
+    return false;
+  }
+  out->n += n;
+  return n == size;
+}
+
+/* Blocks that share a stripe are taken together. */
 static void table_next(tm_keep *k, uint64_t at, unsigned char *room, size_t cap,
                        tm_snapshot_piece *out) {
+  int64_t block = keep_find(k, at);
+  size_t off = (size_t)(at - keep_at(k, block));
+  int group = k->sh->shift - k->shift;
+  bool more = true;
   *out = (tm_snapshot_piece){room, 0, 0};
-  while (at < k->bytes && out->n < cap) {
-    int64_t block = keep_find(k, at);
-    size_t off = (size_t)(at - keep_at(k, block)), n = keep_size(k, block) - off;
-    if (n > cap - out->n && out->n > 0) return; /* whole blocks, where they fit */
-    if (n > cap - out->n) n = cap - out->n;
-    if (!keep_take(k, block, off, room + out->n, n, &out->crc)) {
-      if (out->n == 0) *out = (tm_snapshot_piece){NULL, n, out->crc};
-      return;
+  while (more && block < k->nblock) {
+    int64_t end = ((block >> group) + 1) << group;
+    tm_stripe *st = keep_stripe(k, block);
+    tm_stripe_lock(st);
+    for (; more && block < end && block < k->nblock; off = 0) {
+      more = keep_add(k, block, off, room, cap, out);
+      block += more;
     }
-    out->n += n;
-    at += n;
+    tm_stripe_unlock(st);
   }
 }
 
@@ -517,10 +556,10 @@ bool tm_snapshot_take_aside(tm_snapshot *sn, tm_snapshot_aside *out) {
 
 void tm_snapshot_give_aside(tm_snapshot *sn, const tm_snapshot_aside *a, uint32_t crc) {
   tm_keep_copy *c = a->block;
-  tm_stripe *st = tm_shard_stripe(c->keep->sh, c->block << c->keep->sh->shift);
+  tm_stripe *st = keep_stripe(c->keep, c->block);
   tm_stripe_lock(st);
   c->keep->kept[c->block] = (uint64_t)crc << 32 | TM_KEEP_AWAY;
   tm_stripe_unlock(st);
-  pool_release(&sn->pool, c->n);
+  pool_release(&sn->pool, copy_size(c->n));
   copy_free(c);
 }

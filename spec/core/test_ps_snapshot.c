@@ -133,7 +133,9 @@ static void release(float **x) {
   for (size_t i = 0; i < TM_COUNT(all); i++) free(x[i]);
 }
 
-static void hammered(int64_t rows, int64_t width, int turns, bool asides) {
+/* first: UPDATEs that come, every other time, before anything is read. */
+static void hammered(int64_t rows, int64_t width, int turns, int64_t first,
+                     bool asides) {
   tm_store *s = store();
   tm_err err = {0};
   atomic_bool stop = false;
@@ -156,7 +158,7 @@ static void hammered(int64_t rows, int64_t width, int turns, bool asides) {
     assert_false(tm_snapshot_part_at(sn, 4)->there);
     long before = atomic_load(&done);
     if (turn % 2) /* let them overwrite much of it first */
-      while (atomic_load(&done) < before + 50) tm_sleep_ns(100000);
+      while (atomic_load(&done) < before + first) tm_sleep_ns(100000);
     collect(sn, x, asides);
     assert_ok_err(tm_snapshot_status(sn, &err), &err);
     tm_snapshot_free(sn);
@@ -174,14 +176,14 @@ static void hammered(int64_t rows, int64_t width, int turns, bool asides) {
 
 static void a_snapshot_is_of_one_moment_while_writers_go_on(void **state) {
   (void)state;
-  hammered(997, 8, 60, false);
-  hammered(37, 1500, 30, false); /* a row is more than a block */
-  hammered(5001, 1, 30, false);
+  hammered(997, 8, 60, 50, false);
+  hammered(37, 1500, 30, 50, false); /* a row is more than a block */
+  hammered(5001, 1, 30, 50, false);
 }
 
 static void copies_put_away_before_their_turn_are_of_the_moment(void **state) {
   (void)state;
-  hammered(40000, 256, 4, true); /* 40 MB an array: copies fill their room */
+  hammered(16000, 256, 2, 500, true); /* 48 MB: more than half of their room */
 }
 
 /* --- what changed --- */
@@ -274,7 +276,7 @@ static void rows_that_changed_make_the_moment_with_the_earlier_one(void **state)
   hammered_diff(20011, 8, 16, false);
   hammered_diff(1037, 1500, 10, false);
   hammered_diff(5001, 1, 10, false);
-  hammered_diff(40000, 256, 3, true);
+  hammered_diff(12000, 256, 3, true);
 }
 
 static void nothing_changed_is_a_part_of_no_rows(void **state) {
