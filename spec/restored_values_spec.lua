@@ -177,4 +177,20 @@ describe("after a lost ps was restored", function()
       assert.equal(expected, out, err)
     end
   end)
+
+  it("the chief's own change of a variable with shards on both is in once", function()
+    for policy, expected in pairs { restore = "[[1, 1], [1, 1]]", restore_shards = "[[11, 11], [1, 1]]" } do
+      local out, err = killed(1, policy, [[
+        local v
+        strategy:scope(function() v = tm.Variable(tm.zeros({ 2, 2 }), { name = "v" }) end)
+        c.checkpoint_manager = tm.train.CheckpointManager(tm.train.Checkpoint{ v = v }, DIR .. "/ckpt")
+        assert(c.checkpoint_manager:save())
+        v:assign_add(tm.ones({ 2, 2 }) * 10)
+        killed()
+        v:assign_add(tm.ones({ 2, 2 }))
+        say(v:read(), c:stats().rollbacks)
+      ]])
+      assert.is_truthy(out:gsub("%s+", " "):gsub("%], %[", "], ["):find(expected, 1, true), out .. err)
+    end
+  end)
 end)

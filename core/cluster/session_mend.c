@@ -303,11 +303,11 @@ static void mender_take_fresh(session_remote *r, bool *fresh) {
 
 static tm_status session_reconnect(tm_session *s, const bool *fresh, tm_err *err) {
   for (int32_t i = 0; i < s->nps; i++) {
-    tm_ps_client **c = &s->vars->ps[i];
+    tm_ps_client *c;
     if (!fresh[i]) continue;
-    if (*c) (*c)->close(*c);
-    *c = NULL;
-    TM_TRY(tm_session_data(s->remote, i, false, c, err));
+    tm_vars_replace(s->vars, i, NULL);
+    TM_TRY(tm_session_data(s->remote, i, false, &c, err));
+    tm_vars_replace(s->vars, i, c);
   }
   return TM_OK;
 }

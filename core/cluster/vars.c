@@ -18,6 +18,8 @@
  *   (2) Everything a request points at lives in the arena or belongs to the caller.
  *   (3) An info in `cache` is held by a reference; the cache is dropped whenever the
  *       catalogue's version changes.
+ *   (4) applied of a lane says that its ps answered the UPDATEs of the last exchange
+ *       well; after tm_vars_half_again such lanes get none of the next one.
  */
 static void vars_cache_drop(tm_vars_scratch *sc) {
   size_t pos = 0;
@@ -94,6 +96,64 @@ static void vars_keep_first(tm_status *at, tm_status s, const tm_err *from, tm_e
   if (!err->task[0]) strncpy(err->task, task, sizeof err->task - 1);
 }
 
+/* --- what is half in --- */
+
+typedef struct vars_half_lane {
+  bool applied;
+  uint32_t anew;
+} vars_half_lane;
+
+struct tm_vars_half {
+  vars_half_lane lane[1]; /* nps of them */
+};
+
+static size_t vars_half_size(const tm_vars *v) {
+  return ((size_t)v->nps + 1) * sizeof(vars_half_lane);
+}
+
+tm_vars_half *tm_vars_half_take(tm_vars *v) {
+  tm_vars_half *h = tm_calloc(1, vars_half_size(v));
+  for (int32_t k = 0; h && k < v->nps; k++) {
+    const tm_vars_lane *l = &v->scratch->lane[k];
+    h->lane[k] = (vars_half_lane){l->applied, l->anew};
+  }
+  return h;
+}
+
+void tm_vars_half_free(const tm_vars *v, tm_vars_half *h) {
+  tm_free(h, vars_half_size(v));
+}
+
+void tm_vars_half_again(tm_vars *v, tm_vars_half *h) {
+  for (int32_t k = 0; h && k < v->nps; k++) {
+    tm_vars_lane *l = &v->scratch->lane[k];
+    l->applied = h->lane[k].applied && h->lane[k].anew == l->anew;
+  }
+  v->scratch->again = h != NULL;
+  tm_vars_half_free(v, h);
+}
+
+/* UPDATEs that are in already stay out of this exchange. */
+static void vars_leave_out(tm_vars *v) {
+  tm_vars_scratch *sc = v->scratch;
+  for (int32_t k = 0; k <= v->nps; k++) {
+    tm_vars_lane *l = &sc->lane[k];
+    if (!sc->again)
+      l->applied = false;
+    else if (l->applied)
+      l->nup = 0;
+  }
+  sc->again = false;
+}
+
+void tm_vars_replace(tm_vars *v, int32_t k, tm_ps_client *c) {
+  if (v->ps[k]) v->ps[k]->close(v->ps[k]);
+  v->ps[k] = c;
+  v->scratch->lane[k].anew++;
+}
+
+/* --- waiting --- */
+
 static void vars_collect(tm_vars *v, int32_t k, tm_status *up, tm_status *rd,
                          tm_err *err) {
   tm_vars_lane *l = &v->scratch->lane[k];
@@ -108,6 +168,7 @@ static void vars_collect(tm_vars *v, int32_t k, tm_status *up, tm_status *rd,
     if (l->nrd) vars_keep_first(rd, s, &lost, err, c->task);
     return;
   }
+  if (l->nup && l->rq.up_status == TM_OK) l->applied = true;
   vars_keep_first(up, l->rq.up_status, &l->rq.err, err, c->task);
   vars_keep_first(rd, l->rq.rd_status, &l->rq.err, err, c->task);
   if (k < v->nps && l->rq.rd_status == TM_OK) v->count.bytes_read += l->bytes_rd;
@@ -126,6 +187,7 @@ tm_status tm_vars_begin(tm_vars *v, const tm_update *up, int32_t nup, tm_read *r
     tm_vars_forget_reads(v);
     return s;
   }
+  vars_leave_out(v);
   sc->open = true;
   if (nup) v->token.turn++; /* READs need no token, so a re-run counts the same */
   for (int32_t k = 0; k <= v->nps && s == TM_OK; k++)

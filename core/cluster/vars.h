@@ -56,6 +56,18 @@ TM_CHECKED tm_status tm_vars_remake(tm_vars *v, tm_var_info *info, const tm_init
                                     tm_err *err);
 TM_CHECKED tm_status tm_vars_drop(tm_vars *v, uint64_t uid, tm_err *err);
 
+/* The client of ps k from now on (taken); the one before is closed.  That ps holds
+ * nothing of what was there. */
+void tm_vars_replace(tm_vars *v, int32_t k, tm_ps_client *c);
+
+/* After an exchange failed: which ps have applied their UPDATEs.  NULL: no memory. */
+typedef struct tm_vars_half tm_vars_half;
+tm_vars_half *tm_vars_half_take(tm_vars *v);
+/* The next exchange is the same again: UPDATEs that are in are not sent, but to a ps
+ * whose client was replaced since.  h is freed; it may be NULL. */
+void tm_vars_half_again(tm_vars *v, tm_vars_half *h);
+void tm_vars_half_free(const tm_vars *v, tm_vars_half *h);
+
 /* Send only, then wait: the worker sends READ n+1 with UPDATE n.  tm_vars_begin copies
  * what it needs of the lists but not the memory that views point at. */
 TM_CHECKED tm_status tm_vars_begin(tm_vars *v, const tm_update *up, int32_t nup,

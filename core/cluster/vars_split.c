@@ -406,7 +406,8 @@ static const char *split_update_op(tm_update_kind kind) {
 tm_status tm_vars_split(tm_vars *v, const tm_update *up, int32_t nup, tm_read *rd,
                         int32_t nrd, tm_err *err) {
   tm_vars_scratch *sc = v->scratch;
-  for (int32_t k = 0; k <= v->nps; k++) memset(&sc->lane[k], 0, sizeof sc->lane[k]);
+  for (int32_t k = 0; k <= v->nps; k++)
+    memset(&sc->lane[k], 0, offsetof(tm_vars_lane, applied));
   sc->repeats = NULL;
   sc->wholes = NULL;
   for (int32_t i = 0; i < nrd; i++) rd[i].out = NULL;

@@ -16,6 +16,9 @@ typedef struct tm_vars_lane {
   tm_ps_read *rd;
   uint64_t bytes_up, bytes_rd;
   bool sent;
+  /* These stay from one exchange to the next: */
+  bool applied;  /* the UPDATEs of the last exchange were */
+  uint32_t anew; /* how often the client was replaced */
 } tm_vars_lane;
 
 /* A row read whose repeated ids are copied once the answer is in. */
@@ -47,6 +50,7 @@ typedef struct tm_vars_scratch {
   tm_read *rd; /* of the open exchange */
   int32_t nrd;
   bool open;
+  bool again; /* the next exchange is one that failed: what was applied stays */
   struct tm_map *cache; /* uid -> tm_var_info */
   uint64_t version;
 } tm_vars_scratch;

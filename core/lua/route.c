@@ -56,8 +56,13 @@ static tm_status router_one(tm_router *r, tm_vars *v, const tm_update *up, int32
   for (;;) {
     tm_status s = v->state.exchange(&v->state, up, nup, rd, nrd, err);
     if (s != TM_EUNAVAILABLE || v == r->local || !r->mend) return s;
-    if (!r->mend(r->mend_ud, v, &s, err)) return s;
+    tm_vars_half *half = tm_vars_half_take(v);
+    if (!r->mend(r->mend_ud, v, &s, err)) {
+      tm_vars_half_free(v, half);
+      return s;
+    }
     if (err) tm_err_clear(err);
+    tm_vars_half_again(v, half);
   }
 }
 
