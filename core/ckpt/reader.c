@@ -12,6 +12,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "ckpt/file.h"
+#include "ckpt/over.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/sealed.h"
 #include "ckpt/writer.h"
@@ -31,7 +32,7 @@
  *   (4) No byte of a file is given out before its size and CRC32C were compared, here
  * or by whom the caller trusts.
  */
-enum { READER_OPEN = 4, READER_IDS = 4096, READER_ROWS = 1 << 20 };
+enum { READER_OPEN = 4 };
 
 typedef struct reader_file {
   char *name;
@@ -504,81 +505,22 @@ static tm_status reader_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t, int64_t
 
 /* --- patches --- */
 
-/* Where a patch stands, while rows first..end-1 are being read. */
-typedef struct reader_over {
-  tm_st_file *st;
-  const tm_st_entry *ids, *rows;
-  int64_t n, first, end, last;
-  size_t row_bytes;
-} reader_over;
-
-/* The first position whose id is not below `row`. */
-static tm_status over_find(const reader_over *o, int64_t row, int64_t *out,
-                           tm_err *err) {
-  int64_t lo = 0, hi = o->n, id;
-  while (lo < hi) {
-    int64_t mid = lo + (hi - lo) / 2;
-    TM_TRY(tm_st_read(o->st, o->ids, (uint64_t)mid * sizeof id, &id, sizeof id, err));
-    if (id < row)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
-  *out = lo;
-  return TM_OK;
-}
-
-/* Positions at.. (n of them, whose ids are id[]) to their rows. */
-static tm_status over_copy(reader_over *o, const int64_t *id, int64_t at, int64_t n,
-                           uint8_t *room, uint8_t *to, tm_err *err) {
-  if (o->row_bytes == 0) return TM_OK;
-  TM_TRY(tm_st_read(o->st, o->rows, (uint64_t)at * o->row_bytes, room,
-                    (size_t)n * o->row_bytes, err));
-  for (int64_t k = 0; k < n; k++) {
-    if (id[k] <= o->last || id[k] >= o->end)
-      return tm_fail(err, TM_EDATALOSS, "\"%.300s\": row ids do not rise",
-                     o->ids->name);
-    o->last = id[k];
-    memcpy(to + (size_t)(id[k] - o->first) * o->row_bytes,
-           room + (size_t)k * o->row_bytes, o->row_bytes);
-  }
-  return TM_OK;
-}
-
-static tm_status over_run(reader_over *o, uint8_t *to, tm_err *err) {
-  int64_t id[READER_IDS], at, end, n;
-  size_t bytes = o->row_bytes > READER_ROWS ? o->row_bytes : READER_ROWS;
-  int64_t step = o->row_bytes ? (int64_t)(bytes / o->row_bytes) : READER_IDS;
-  if (step > READER_IDS) step = READER_IDS;
-  TM_TRY(over_find(o, o->first, &at, err));
-  TM_TRY(over_find(o, o->end, &end, err));
-  uint8_t *room = tm_malloc(bytes);
-  if (!room) return tm_nomem(err, "rows of a checkpoint");
-  tm_status s = TM_OK;
-  for (; at < end && s == TM_OK; at += n) {
-    n = end - at < step ? end - at : step;
-    s = tm_st_read(o->st, o->ids, (uint64_t)at * sizeof *id, id, (size_t)n * sizeof *id,
-                   err);
-    if (s == TM_OK) s = over_copy(o, id, at, n, room, to, err);
-  }
-  tm_free(room, bytes);
-  return s;
-}
-
 /* Lay what patch p says of rows first..first+n-1 over `to`. */
 static tm_status reader_over_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
                                   const tm_ckpt_patch *p, int64_t first, int64_t n,
                                   uint8_t *to, tm_err *err) {
-  reader_over o = {.n = p->n, .first = first, .end = first + n, .last = first - 1};
+  tm_ckpt_over o = {
+      .n = p->n, .first = first, .end = first + n, .row_bytes = row_bytes_of(t)};
   tm_shape list = tm_shape_of(1, &p->n), rows = t->shape;
+  tm_st_file *st;
   rows.dim[0] = p->n;
-  o.row_bytes = row_bytes_of(t);
-  TM_TRY(reader_use(r, p->file, &o.st, err));
-  o.ids = tm_st_find(o.st, p->ids);
-  o.rows = tm_st_find(o.st, p->rows);
+  TM_TRY(reader_use(r, p->file, &st, err));
+  o.st = st;
+  o.ids = tm_st_find(st, p->ids);
+  o.rows = tm_st_find(st, p->rows);
   TM_TRY(reader_entry(r, o.ids, p->ids, TM_I64, &list, err));
   TM_TRY(reader_entry(r, o.rows, p->rows, t->dtype, &rows, err));
-  return over_run(&o, to, err);
+  return tm_ckpt_lay_over(&o, to, err);
 }
 
 /* --- strings: one array of bytes (tensor/codec.h) --- */

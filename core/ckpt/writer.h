@@ -95,8 +95,8 @@ void tm_ckpt_writer_free(tm_ckpt_writer *w); /* w may be NULL */
  * Files that are not its own stay. */
 TM_CHECKED tm_status tm_ckpt_remove(const char *path, tm_err *err);
 
-/* Remove what ended saves of checkpoints NAME and NAME-... left in a directory.  What cannot be
- * removed stays. */
+/* Remove what ended saves of checkpoints NAME and NAME-... left in a directory.  What
+ * cannot be removed stays. */
 void tm_ckpt_sweep(const char *dir, const char *name);
 
 #endif

@@ -127,7 +127,8 @@ tm_status tm_load_rows(tm_ckpt_reader *r, const tm_ckpt_tensor *t,
   if (step < 1) step = 1;
   for (int64_t done = 0, n; done < item->rows; done += n) {
     tm_tensor *x;
-    if (tm_cancelled(cancel)) return tm_fail(err, TM_ECANCELLED, "the restore was given up");
+    if (tm_cancelled(cancel))
+      return tm_fail(err, TM_ECANCELLED, "the restore was given up");
     n = item->rows - done < step ? item->rows - done : step;
     at.first = item->place.first + done;
     TM_TRY(tm_ckpt_read(r, t, item->from + done, n, &x, err));
