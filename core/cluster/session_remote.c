@@ -162,6 +162,7 @@ static void *remote_inquest(void *ud) {
  * copies another serves at once. */
 static void remote_ps_ended(session_ps *p, const tm_err *why) {
   session_remote *r = p->owner;
+  if (r->closing) return;
   if (p->asking) { /* it has not looked yet */
     p->cut = true;
     return;
@@ -224,6 +225,15 @@ static void session_watch(tm_session *s, tm_coordinator *c) {
   pthread_mutex_unlock(&r->mu);
 }
 
+/* Before the loop is freed, which gets the connection that an inquest makes. */
+static void remote_end_inquest(session_ps *p) {
+  pthread_mutex_lock(&p->owner->mu);
+  bool asked = p->asked;
+  p->asked = false;
+  pthread_mutex_unlock(&p->owner->mu);
+  if (asked) pthread_join(p->inquest, NULL);
+}
+
 static void session_stop_remote(tm_session *s) {
   session_remote *r = s->remote;
   if (!r) return;
@@ -233,9 +243,8 @@ static void session_stop_remote(tm_session *s) {
   tm_cancel_set(&r->stop);
   tm_mender_free(r);
   tm_lanes_free(r);
+  for (int32_t i = 0; r->ps && i < r->nps; i++) remote_end_inquest(&r->ps[i]);
   tm_netloop_free(r->loop);
-  for (int32_t i = 0; r->ps && i < r->nps; i++)
-    if (r->ps[i].asked) pthread_join(r->ps[i].inquest, NULL);
   for (int32_t i = 0; r->ps && i < r->nps; i++) tm_conn_unref(r->ps[i].control);
   tm_free(r->ps, (size_t)r->nps * sizeof *r->ps);
   pthread_mutex_destroy(&r->mu);
