@@ -214,10 +214,11 @@ static bool coord_counts(const coord_worker *w, const tm_completion *d) {
   return w->state == COORD_READY || d->status == TM_OK;
 }
 
-/* The worker cannot reach a ps: it is lost, or the way to it is.  That is no error of
- * the closure. */
+/* The worker cannot reach a ps: it is lost, or the way to it is; or the ps serves
+ * another chief.  That is no error of the closure. */
 static bool coord_cut_off(const tm_completion *d) {
-  return d->status == TM_EUNAVAILABLE && strncmp(d->err.task, "/job:ps/", 8) == 0;
+  bool away = d->status == TM_EUNAVAILABLE || d->status == TM_EABORTED;
+  return away && coord_of_ps(&d->err);
 }
 
 static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion *d) {

@@ -155,6 +155,8 @@ void coord_args_cancel(tm_coordinator *c);
 
 /* --- coord_workers.c --- */
 
+bool coord_of_ps(const tm_err *err); /* it came from a ps */
+
 TM_CHECKED tm_status coord_worker_new(tm_coordinator *c, int32_t index,
                                       coord_worker **out);
 void coord_worker_free(coord_worker *w);

@@ -135,6 +135,16 @@ static bool coord_may_pass(tm_status s) {
   return s == TM_EUNAVAILABLE || s == TM_ETIMEOUT || s == TM_ECANCELLED;
 }
 
+/* Another chief is in charge. */
+static void coord_yield(tm_coordinator *c, const tm_err *why) {
+  if (c->lost) return;
+  c->lost = true;
+  c->lost_why = *why;
+  coord_fail(c, why);
+}
+
+bool coord_of_ps(const tm_err *err) { return strncmp(err->task, "/job:ps/", 8) == 0; }
+
 /* Until every ps refuses the incarnation.  A ps that cannot be told now is told later,
  * or it is lost, which then is what all hear. */
 static void coord_refuse(tm_coordinator *c, coord_worker *w) {
@@ -151,21 +161,18 @@ static void coord_refuse(tm_coordinator *c, coord_worker *w) {
       continue;
     }
     w->unrefused = false;
-    if (s) coord_fail(c, &err);
+    if (s == TM_EABORTED)
+      coord_yield(c, &err);
+    else if (s)
+      coord_fail(c, &err);
   }
 }
 
-/* Another chief is in charge. */
-static void coord_yield(tm_coordinator *c, const tm_err *why) {
-  if (c->lost) return;
-  c->lost = true;
-  c->lost_why = *why;
-  coord_fail(c, why);
-}
-
-/* What it was sent ended it: that is an error of the program. */
+/* What it was sent ended it: that is an error of the program.  What a ps answered to it
+ * with `aborted`, the ps answers to the chief too, if it is so. */
 static void coord_blame(tm_coordinator *c, const coord_worker *w) {
   tm_status s = w->why.code;
+  if (s == TM_EABORTED && coord_of_ps(&w->why)) return;
   if (s == TM_EABORTED)
     coord_yield(c, &w->why);
   else if (s != TM_OK && !coord_may_pass(s))

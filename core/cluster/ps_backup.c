@@ -118,8 +118,8 @@ tm_status tm_service_copy(tm_ps_service *s, tm_conn *c, tm_message *m, tm_err *e
   const service_door *door = tm_conn_tag(c);
   pthread_rwlock_rdlock(&s->lock);
   tm_ps_lane *l = tm_service_lane(s, door->lane);
-  tm_status st = TM_EABORTED;
-  if (l) {
+  tm_status st = tm_service_check_start(s, c, err) ? TM_EUNAVAILABLE : TM_EABORTED;
+  if (l && st == TM_EABORTED) {
     pthread_mutex_lock(&l->order);
     if (tm_ps_lane_role(l) == TM_LANE_BACKUP && l->epoch == door->epoch)
       st = service_copy_frame(l, m, err);
@@ -147,15 +147,15 @@ static tm_status service_put_lane(tm_ps_service *s, tm_ps_lane *l, tm_ps_lane **
   return TM_OK;
 }
 
-static tm_status service_new_lane(tm_ps_service *s, int32_t index, uint64_t run,
-                                  uint64_t epoch, tm_err *err) {
+static tm_status service_new_lane(tm_ps_service *s, const tm_conn *c, int32_t index,
+                                  uint64_t run, uint64_t epoch, tm_err *err) {
   tm_ps_lane *l, *old = NULL;
   if (tm_ps_lane_new(s->task, index, true, run, &l)) return tm_nomem(err, "a lane");
   l->epoch = epoch;
   pthread_rwlock_wrlock(&s->lock);
   tm_ps_lane *now = tm_service_lane(s, index);
-  tm_status st = TM_OK;
-  if (now) {
+  tm_status st = tm_service_check_start(s, c, err);
+  if (st == TM_OK && now) {
     pthread_mutex_lock(&now->order);
     if (now->epoch >= epoch)
       st = tm_fail(err, TM_EABORTED, "%s: lane %d is in a later epoch", s->task, index);
@@ -182,7 +182,7 @@ tm_status tm_service_begin_copy(tm_ps_service *s, tm_conn *c, tm_message *m,
   if (!door) return tm_nomem(err, "a connection");
   *door = (service_door){index, true, epoch};
   tm_conn_set_tag(c, door, tm_service_door_free);
-  TM_TRY(service_new_lane(s, index, run, epoch, err));
+  TM_TRY(service_new_lane(s, c, index, run, epoch, err));
   tm_status st = tm_service_ok(c, m->f.id);
   return st == TM_ENOMEM ? tm_nomem(err, "an answer") : TM_OK;
 }
@@ -228,12 +228,14 @@ typedef struct service_order {
 static tm_status service_obey(tm_ps_service *s, tm_conn *c, uint64_t id,
                               const service_order *o, tm_err *err) {
   bool copy = o->address[0] != 0;
-  if (o->fresh) TM_TRY(service_new_lane(s, o->lane, 0, o->epoch, err));
+  if (o->fresh) TM_TRY(service_new_lane(s, c, o->lane, 0, o->epoch, err));
   if (copy) TM_TRY(service_host(s, err));
   pthread_rwlock_rdlock(&s->lock);
   tm_ps_lane *l = tm_service_lane(s, o->lane);
-  tm_status st = l ? service_promote(s, l, o->epoch, err)
-                   : tm_fail(err, TM_ENOTFOUND, "%s has no lane %d", s->task, o->lane);
+  tm_status st = tm_service_check_start(s, c, err);
+  if (st == TM_OK && !l)
+    st = tm_fail(err, TM_ENOTFOUND, "%s has no lane %d", s->task, o->lane);
+  if (st == TM_OK) st = service_promote(s, l, o->epoch, err);
   if (st == TM_OK && copy) {
     tm_replica_order ro = {.address = o->address,
                            .self = *tm_conn_peer(c),

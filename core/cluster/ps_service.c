@@ -14,7 +14,8 @@
  * versions are held until they are written out; rows are gathered into one buffer.
  *
  * Invariants:
- *   (1) Lanes are used under a read lock, so a reset waits for running requests.
+ *   (1) Lanes are used under a read lock, under which the start of the connection was
+ *       looked at, so a reset waits for running requests and none comes after it.
  *   (2) A reply in flight holds tensors, not the store.
  *   (3) A request is answered by the primary of its lane only: where the lane is not
  *       served (any more) the connection ends, and the client looks elsewhere.
@@ -66,13 +67,14 @@ void tm_ps_service_free(tm_ps_service *s) {
   tm_free(s, sizeof *s);
 }
 
-tm_status tm_ps_service_reset(tm_ps_service *s, int32_t lane) {
+tm_status tm_ps_service_reset(tm_ps_service *s, int32_t lane, uintptr_t starts) {
   tm_ps_lane *old[SERVICE_LANES], *fresh = NULL;
   if (lane >= 0) TM_TRY(tm_ps_lane_new(s->task, lane, false, 0, &fresh));
   pthread_rwlock_wrlock(&s->lock);
   memcpy(old, s->lane, sizeof old);
   memset(s->lane, 0, sizeof s->lane);
   s->lane[0] = fresh;
+  s->starts = starts;
   pthread_rwlock_unlock(&s->lock);
   for (int i = 0; i < SERVICE_LANES; i++) tm_service_end_lane(old[i]);
   return TM_OK;
@@ -83,6 +85,12 @@ void tm_ps_service_closed(tm_ps_service *s, tm_conn *c) {
   for (int i = 0; i < SERVICE_LANES; i++)
     if (s->lane[i]) tm_ps_saver_closed(s->lane[i]->saver, c);
   pthread_rwlock_unlock(&s->lock);
+}
+
+tm_status tm_service_check_start(const tm_ps_service *s, const tm_conn *c,
+                                 tm_err *err) {
+  if ((uintptr_t)tm_conn_user(c) == s->starts) return TM_OK;
+  return tm_fail(err, TM_EUNAVAILABLE, "%s was started anew meanwhile", s->task);
 }
 
 /* NULL: it is not here (lock held). */
@@ -374,9 +382,10 @@ static tm_status service_message(tm_ps_service *s, tm_conn *c, tm_message *m,
   pthread_rwlock_rdlock(&s->lock);
   tm_ps_lane *l = door ? tm_service_lane(s, door->lane) : s->lane[0];
   bool served = l && tm_ps_lane_role(l) == TM_LANE_PRIMARY;
-  tm_status st = served ? service_ask(l, c, m, err) : TM_OK;
+  tm_status st = tm_service_check_start(s, c, err);
+  if (st == TM_OK && served) st = service_ask(l, c, m, err);
   pthread_rwlock_unlock(&s->lock);
-  if (!served) /* (3) */
+  if (st == TM_OK && !served) /* (3) */
     tm_conn_close(c, TM_EUNAVAILABLE, "these shards are not served here");
   return st;
 }

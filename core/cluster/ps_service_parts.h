@@ -13,6 +13,7 @@ enum { SERVICE_LANES = 8 };
 struct tm_ps_service {
   char task[48];
   pthread_rwlock_t lock;
+  uintptr_t starts;                /* guarded by lock */
   tm_ps_lane *lane[SERVICE_LANES]; /* guarded by lock; NULL: none */
   tm_replica_host *host;           /* guarded by lock; made when it is needed */
 };
@@ -24,6 +25,8 @@ typedef struct service_door {
   uint64_t epoch; /* in this epoch */
 } service_door;
 
+/* TM_EUNAVAILABLE: c works in the time of another start (lock held). */
+tm_status tm_service_check_start(const tm_ps_service *s, const tm_conn *c, tm_err *err);
 /* NULL: it is not here (lock held). */
 tm_ps_lane *tm_service_lane(tm_ps_service *s, int32_t index);
 /* It is not served here any more; l may be NULL. */

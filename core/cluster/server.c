@@ -24,7 +24,7 @@
  *       when it ends the clock of chief_timeout starts.
  *   (2) `granted` is the term of the last start and only grows; whoever comes with a
  *       lower one is refused (aborted), and whom it replaces is told so.
- *   (3) A data connection belongs to the start in whose time it was made (its user
+ *   (3) A connection to a ps belongs to the start in whose time it was made (its user
  *       pointer is the number of that); after the next start it is answered no more, so
  *       a late UPDATE of a lost cluster never meets the variables of the next.
  *   (4) Once `leaving` no chief can start this task any more.
@@ -40,7 +40,8 @@ struct tm_server {
   tm_ps_service *ps;
   tm_worker_service *worker;
   uint16_t port;
-  atomic_uintptr_t starts; /* how many there were */
+  atomic_uintptr_t starts;  /* how many there were */
+  pthread_mutex_t starting; /* held from a grant to what it begins; before mu */
   pthread_mutex_t mu;
   tm_conn *chief;       /* under mu: a reference */
   tm_term granted;      /* under mu */
@@ -125,8 +126,11 @@ static tm_status server_start_ps(tm_server *s, tm_conn *c, const tm_start *start
   tm_conn_limits lim = {SERVER_MAX_FRAME, start->heartbeat_ns, start->silence_ns};
   tm_frame f = {.kind = TM_F_OK, .id = id};
   tm_conn_set_limits(c, &lim);
-  if (!start->resume) atomic_fetch_add(&s->starts, 1);
-  if (!start->resume && tm_ps_service_reset(s->ps, start->replicas ? -1 : start->index))
+  uintptr_t starts = atomic_load(&s->starts);
+  if (!start->resume) starts = atomic_fetch_add(&s->starts, 1) + 1;
+  tm_conn_set_user(c, (void *)starts);
+  if (!start->resume &&
+      tm_ps_service_reset(s->ps, start->replicas ? -1 : start->index, starts))
     return tm_nomem(err, "a store");
   if (tm_conn_send(c, &f, NULL, NULL, 0, NULL, NULL))
     tm_conn_close(c, TM_EUNAVAILABLE, "the start cannot be answered");
@@ -152,8 +156,10 @@ static void server_start(tm_server *s, tm_conn *c, tm_message *m) {
   /* Who only lost the connection must be the one who started this ps. */
   if (st == TM_OK && start.resume)
     st = server_check_term(s, &tm_conn_peer(c)->term, &err);
+  pthread_mutex_lock(&s->starting);
   if (st == TM_OK) st = server_grant(s, c, &start, &err);
   if (st == TM_OK && s->ps) st = server_start_ps(s, c, &start, m->f.id, &err);
+  pthread_mutex_unlock(&s->starting);
   if (st == TM_OK && s->worker) (void)tm_worker_service_message(s->worker, c, m);
   tm_start_release(&start);
   if (st == TM_OK) return;
@@ -278,6 +284,7 @@ tm_status tm_server_start(const tm_server_options *opt, tm_server **out, tm_err 
   tm_server *s = tm_calloc(1, sizeof *s);
   if (!s) return tm_nomem(err, "a server");
   pthread_mutex_init(&s->mu, NULL);
+  pthread_mutex_init(&s->starting, NULL);
   s->opt = *opt;
   s->chief_timeout = opt->chief_timeout < 0 ? SERVER_ALONE_S : opt->chief_timeout;
   s->alone_since = tm_now_ns();
@@ -340,5 +347,6 @@ void tm_server_free(tm_server *s) {
   tm_worker_service_free(s->worker);
   tm_ps_service_free(s->ps);
   pthread_mutex_destroy(&s->mu);
+  pthread_mutex_destroy(&s->starting);
   tm_free(s, sizeof *s);
 }

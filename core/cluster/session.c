@@ -43,6 +43,7 @@ static tm_status session_make_vars(tm_session *s) {
   tm_status st = tm_vars_new(catalog, s->ps, s->nps, NULL, &s->vars);
   tm_catalog_unref(catalog);
   if (st == TM_OK) s->vars->session = s;
+  if (st == TM_OK) s->vars->guard = s->guard;
   if (st == TM_OK) memset(s->ps, 0, (size_t)s->nps * sizeof(tm_ps_client *));
   return st;
 }

@@ -341,7 +341,7 @@ void tm_session_go_on(tm_session *s, bool *on) {
   for (int32_t i = 0; i < r->nps && *on; i++) r->ps[i].state = SESSION_UP;
   if (*on) {
     atomic_store(&m->pending, false);
-    tm_err_clear(&r->why);
+    if (r->why.code != TM_EABORTED) tm_err_clear(&r->why);
   }
   pthread_mutex_unlock(&r->mu);
   if (*on && m->suspended) {

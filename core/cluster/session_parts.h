@@ -47,7 +47,8 @@ struct tm_session {
   /* A way of its own to the shards of ps k, for a save; NULL: `store` has them. */
   tm_status (*save_lane)(tm_session *s, int32_t k, tm_cancel *cancel,
                          struct tm_save_lane **out, tm_err *err);
-  struct session_remote *remote; /* of a cluster of other processes */
+  struct session_remote *remote;                  /* of a cluster of other processes */
+  tm_status (*guard)(tm_session *s, tm_err *err); /* of vars; may be NULL */
   /* So many bytes are being made: ps may be silent for long when they are many.  0: it
    * is over. */
   void (*excuse)(tm_session *s, uint64_t bytes);

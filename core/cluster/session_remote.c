@@ -34,8 +34,19 @@ enum { REMOTE_INQUESTS = 4 };
 void tm_session_abort(session_remote *r, const tm_err *why) {
   if (r->why.code == TM_EABORTED || r->closing) return;
   r->why = *why;
+  atomic_store(&r->aborted, true);
   if (r->mender) tm_mender_refused(r, why);
   if (r->coordinator) tm_coordinator_lose(r->coordinator, why);
+}
+
+/* Of the chief's own requests: all of them fail once one task has said it. */
+static tm_status session_guard(tm_session *s, tm_err *err) {
+  session_remote *r = s->remote;
+  if (!atomic_load_explicit(&r->aborted, memory_order_relaxed)) return TM_OK;
+  pthread_mutex_lock(&r->mu);
+  if (err) *err = r->why;
+  pthread_mutex_unlock(&r->mu);
+  return TM_EABORTED;
 }
 
 /* A control connection: the user pointer of its tm_conn. */
@@ -393,6 +404,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   r->board = tm_board_ref(o->board);
   s->stop_remote = session_stop_remote;
   s->stop_tasks = session_stop_tasks;
+  s->guard = session_guard;
   s->refuse = session_refuse_remote;
   s->reach = session_reach_remote;
   s->hurry = session_hurry;

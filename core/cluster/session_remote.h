@@ -40,6 +40,7 @@ typedef struct session_remote {
   pthread_mutex_t mu;
   tm_coordinator *coordinator; /* guarded by mu; changed with `life` held too */
   bool closing, excused;       /* guarded by mu */
+  atomic_bool aborted;         /* why is TM_EABORTED, and stays */
   tm_err why; /* guarded by mu: of the first ps that was lost; code TM_OK: none */
   struct session_mender *mender; /* NULL: what is lost is lost */
   struct session_lanes *lanes;   /* NULL: no ps keeps copies */

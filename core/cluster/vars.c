@@ -224,6 +224,7 @@ static tm_status vars_exchange(tm_state *s, const tm_update *up, int32_t nup,
   tm_status us, rs;
   tm_err local = {0};
   if (!err) err = &local;
+  if (v->guard) TM_TRY(v->guard(v->session, err));
   TM_TRY(tm_vars_begin(v, up, nup, rd, nrd, err));
   tm_status st = tm_vars_wait(v, &us, &rs, err);
   if (st) tm_vars_forget_reads(v); /* all or nothing, here */

@@ -36,6 +36,8 @@ struct tm_vars {
   struct tm_vars_scratch *scratch;
   tm_resources *resources;    /* iterators by uid; borrowed, may be NULL */
   struct tm_session *session; /* whose they are; NULL: not a chief's of a cluster */
+  /* Asked before anything is; its failure is what is told.  May be NULL. */
+  tm_status (*guard)(struct tm_session *session, tm_err *err);
 };
 
 /* Takes the clients (the array is copied). */

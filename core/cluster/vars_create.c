@@ -50,6 +50,7 @@ static tm_status create_all(tm_vars *v, tm_var_info *info, const tm_init *init,
                             tm_tensor *const *piece, tm_err *err) {
   tm_status s = TM_OK;
   int32_t k = 0;
+  if (v->guard) TM_TRY(v->guard(v->session, err));
   for (; k < info->nshard; k++) {
     s = create_shard(v, info, k, init, piece ? piece[k] : NULL, err);
     if (s) break;

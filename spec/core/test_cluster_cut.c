@@ -269,7 +269,7 @@ static void a_ps_that_was_started_anew_is_unavailable_not_empty(void **state) {
   assert_true(add_one(c, 1) == 1);
   snprintf(address, sizeof address, "%s", s.address);
   tm_netloop_free(s.loop);
-  assert_ok(tm_ps_service_reset(s.service, 0));
+  assert_ok(tm_ps_service_reset(s.service, 0, 0));
   server_listen(&s, address);
   tm_ps_read rd = {.kind = TM_PS_DENSE, .uid = 1, .dst = {TM_F32, wide, NULL}};
   tm_ps_request rq = {.nrd = 1, .rd = &rd};

@@ -201,7 +201,7 @@ static void errors_of_the_ps_come_with_its_name(void **state) {
   assert_ok_err(c->begin(c, &rq, &err), &err);
   assert_ok_err(c->wait(c, &rq, &err), &err);
   assert_int_equal(rq.up_status, TM_EABORTED);
-  assert_ok(tm_ps_service_reset(s.service, 0));
+  assert_ok(tm_ps_service_reset(s.service, 0, 0));
   tm_ps_read all = {.kind = TM_PS_DENSE, .uid = 5, .dst = {TM_F32, mat(9, 2), NULL}};
   rq = (tm_ps_request){.nrd = 1, .rd = &all};
   assert_ok_err(c->begin(c, &rq, &err), &err);
