@@ -50,7 +50,8 @@ describe("a lost ps", function()
 
   for _, which in ipairs { { 0 }, { 1 }, { 0, 1 } } do
     local name = table.concat(which, " and ")
-    it(("is restored while functions run and the chief joins: ps %s killed (pain points 1, 10, 11)"):format(name), function()
+    it(("is restored while functions run and the chief joins: ps %s killed (pain points 1, 10, 11)")
+      :format(name), function()
       local k = clusters.start(2, 2)
       k:chief(script("restore", [[
         run(50)
@@ -302,7 +303,8 @@ describe("a lost ps", function()
     k:tell "killed"
     local out = k:ends()
     assert.is_truthy(out:find "restored\tnil\t[^\n]*\n5\t5\t20\t1\n$" , out .. k.boss:err())
-    assert.is_truthy(k.boss:err():find "2 variables start from their initial values, there is no checkpoint yet", k.boss:err())
+    local err = k.boss:err()
+    assert.is_truthy(err:find "2 variables start from their initial values, there is no checkpoint yet", err)
   end)
 
   it('with "restore_shards" is restored alone: other ps keep what they have, each function once', function()
@@ -335,5 +337,30 @@ describe("a lost ps", function()
     end
     local out = k:ends(20)
     assert.is_truthy(out:find "done\t2%d%d%d\t2\n$", out .. k.boss:err())
+  end)
+
+  it("is a matter of options that are checked", function()
+    local tm = require "tidemill"
+    local D = tm.distribute
+    local function code(f, ...)
+      local ok, e = pcall(f, ...)
+      return not ok and e.code or ok, tostring(e)
+    end
+    local cluster = D.local_cluster{ workers = 1, ps = 1 }
+    local got, text = code(D.ParameterServerStrategy, cluster, { on_ps_failure = "retry" })
+    assert.equal("invalid_argument", got)
+    assert.is_truthy(text:find("restore_shards", 1, true) and text:find("retry", 1, true))
+    local strategy = D.ParameterServerStrategy(cluster, { on_ps_failure = "restore" })
+    local c = D.ClusterCoordinator(strategy)
+    assert.equal("invalid_argument", code(function() c.checkpoint_manager = "runs" end))
+    assert.equal("invalid_argument", code(function() c.checkpoint_manager = tm.train.Checkpoint{} end))
+    assert.equal("invalid_argument", code(c.on_restore, c, 7))
+    local manager = tm.train.CheckpointManager(tm.train.Checkpoint{}, P.dir())
+    c.checkpoint_manager = manager
+    assert.equal(manager, c.checkpoint_manager)
+    c.checkpoint_manager = nil
+    assert.is_nil(c.checkpoint_manager)
+    assert.equal(0, c:stats().rollbacks)
+    c:close()
   end)
 end)

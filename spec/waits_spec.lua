@@ -109,7 +109,8 @@ describe("every wait of the chief", function()
       local t = P.now()
       assert.is_truthy(k.boss:wait(5), name)
       assert.is_truthy(P.now() - t < 3, ("%s: %.1f s"):format(name, P.now() - t))
-      assert.is_truthy(k.boss:err():find "cancelled" or k.boss:out():find "\tcancelled", name .. k.boss:out() .. k.boss:err())
+      local out, err = k.boss:out(), k.boss:err()
+      assert.is_truthy(err:find "cancelled" or out:find "\tcancelled", name .. out .. err)
     end)
   end
 

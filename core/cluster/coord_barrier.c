@@ -111,6 +111,18 @@ static tm_status barrier_late(tm_coordinator *c, tm_err *err) {
                  "what a lost worker was doing was not finished in time");
 }
 
+/* Why there is no moment yet; TM_OK: there may be one, try again. */
+static tm_status barrier_outcome(tm_coordinator *c, int64_t deadline, tm_cancel *cancel,
+                                 tm_err *err) {
+  if (barrier_in_vain(c, cancel)) return barrier_why(c, err);
+  return tm_now_ns() >= deadline ? barrier_late(c, err) : TM_OK;
+}
+
+/* May gates be closed, or stay so? */
+static bool barrier_holds(tm_coordinator *c, tm_cancel *cancel) {
+  return !barrier_in_vain(c, cancel) && barrier_whole(c);
+}
+
 /* Close the gates and wait; mu is held, gates stay closed on success. */
 static tm_status barrier_close(tm_coordinator *c, int64_t deadline, tm_cancel *cancel,
                                tm_err *err) {
@@ -118,20 +130,14 @@ static tm_status barrier_close(tm_coordinator *c, int64_t deadline, tm_cancel *c
     while (!barrier_in_vain(c, cancel) && !barrier_whole(c) && tm_now_ns() < deadline)
       barrier_pause(c, deadline);
     uint64_t number = ++c->barriers;
-    if (!barrier_in_vain(c, cancel) && barrier_whole(c)) barrier_set(c, number, true);
-    while (c->gate && !barrier_in_vain(c, cancel) && barrier_whole(c) &&
-           !barrier_all_told(c) && tm_now_ns() < deadline)
+    bool closed = barrier_holds(c, cancel);
+    if (closed) barrier_set(c, number, true);
+    while (closed && barrier_holds(c, cancel) && !barrier_all_told(c) &&
+           tm_now_ns() < deadline)
       barrier_pause(c, deadline);
-    if (c->gate && !barrier_in_vain(c, cancel) && barrier_whole(c) &&
-        barrier_all_told(c))
-      return TM_OK;
-    tm_status s = TM_OK;
-    if (barrier_in_vain(c, cancel)) {
-      s = barrier_why(c, err);
-    } else if (tm_now_ns() >= deadline) {
-      s = barrier_late(c, err);
-    }
-    if (c->gate) barrier_set(c, number, false);
+    if (closed && barrier_holds(c, cancel) && barrier_all_told(c)) return TM_OK;
+    tm_status s = barrier_outcome(c, deadline, cancel, err);
+    if (closed) barrier_set(c, number, false);
     if (s) return s;
   }
 }

@@ -396,6 +396,35 @@ static void remote_name(char out[48], const char *job, const char *const *names,
     snprintf(out, 48, "/job:%s/task:%d", job, i);
 }
 
+/* Who is where. */
+static void remote_tasks(session_remote *r, const tm_session_options *o) {
+  for (int32_t i = 0; i < r->nps; i++) {
+    r->ps[i].owner = r;
+    r->ps[i].index = i;
+    r->ps_where[i] = r->address[i];
+    remote_name(r->ps[i].task, "ps", o->ps_task, i);
+  }
+  for (int32_t i = 0; i < r->ntask; i++)
+    snprintf(r->address[i], sizeof r->address[i], "%s",
+             i < o->nps ? o->ps_address[i] : o->worker_address[i - o->nps]);
+}
+
+/* What all are told. */
+static void remote_start(session_remote *r, const tm_session_options *o) {
+  double silence = o->heartbeat_timeout > 0 ? o->heartbeat_timeout : 10;
+  double alone = o->chief_timeout > 0 && o->chief_timeout < 9e9 ? o->chief_timeout : 0;
+  double connect = o->connect_timeout > 0 ? o->connect_timeout : 60;
+  r->start = (tm_start){.nworker = o->nworker,
+                        .threads = o->threads,
+                        .seed = o->seed,
+                        .heartbeat_ns = (int64_t)(o->heartbeat_interval * 1e9),
+                        .silence_ns = (int64_t)(silence * 1e9),
+                        .connect_timeout_ns = (int64_t)(connect * 1e9),
+                        .chief_timeout_ns = (int64_t)(alone * 1e9),
+                        .replicas = o->replicas,
+                        .nps = o->nps};
+}
+
 static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err *err) {
   session_remote *r = tm_calloc(1, sizeof *r);
   if (!r) return tm_nomem(err, "a session");
@@ -422,27 +451,8 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   r->ps_where = tm_calloc((size_t)o->nps, sizeof *r->ps_where);
   if (!r->ps || !r->address || !r->ps_where || tm_netloop_new(1, &r->loop))
     return tm_nomem(err, "a session");
-  for (int32_t i = 0; i < r->nps; i++) {
-    r->ps[i].owner = r;
-    r->ps[i].index = i;
-    r->ps_where[i] = r->address[i];
-    remote_name(r->ps[i].task, "ps", o->ps_task, i);
-  }
-  for (int32_t i = 0; i < r->ntask; i++)
-    snprintf(r->address[i], sizeof r->address[i], "%s",
-             i < o->nps ? o->ps_address[i] : o->worker_address[i - o->nps]);
-  double silence = o->heartbeat_timeout > 0 ? o->heartbeat_timeout : 10;
-  double alone = o->chief_timeout > 0 && o->chief_timeout < 9e9 ? o->chief_timeout : 0;
-  double connect = o->connect_timeout > 0 ? o->connect_timeout : 60;
-  r->start = (tm_start){.nworker = o->nworker,
-                        .threads = o->threads,
-                        .seed = o->seed,
-                        .heartbeat_ns = (int64_t)(o->heartbeat_interval * 1e9),
-                        .silence_ns = (int64_t)(silence * 1e9),
-                        .connect_timeout_ns = (int64_t)(connect * 1e9),
-                        .chief_timeout_ns = (int64_t)(alone * 1e9),
-                        .replicas = o->replicas,
-                        .nps = o->nps};
+  remote_tasks(r, o);
+  remote_start(r, o);
   r->self.incarnation = tm_random_id();
   snprintf(r->self.task, sizeof r->self.task, "/job:chief/task:0");
   snprintf(r->self.cluster, sizeof r->self.cluster, "%s", o->cluster_id);

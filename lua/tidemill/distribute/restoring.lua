@@ -177,6 +177,9 @@ function M.watch(strategy, policy)
   policies[strategy] = { strategy = strategy, policy = policy, rollbacks = 0, listeners = {}, last = {} }
 end
 
+--- A strategy is closed.
+function M.forget(strategy) policies[strategy] = nil end
+
 --- Have waits of the script restore; gives what ends that.
 function M.attend(strategy)
   if not policies[strategy] then return function() end end

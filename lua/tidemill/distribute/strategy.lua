@@ -298,6 +298,7 @@ function Strategy:close()
   if self._unwatch then self._unwatch() end
   if self._coordinator then self._coordinator:_close() end
   self._session:close()
+  restoring.forget(self)
 end
 Strategy.__close = Strategy.close
 
