@@ -320,6 +320,38 @@ describe("checkpoints", function()
     ]]))
   end)
 
+  it("36: of only the rows that changed go on after a ps was lost and restored from one", function()
+    launch(1, 2, [[
+      local s, c = env(2, 2, { on_ps_failure = "restore" })
+      local emb = s:scope(function() return tm.Variable(tm.zeros{ 1000, 4 }) end)
+      emb:scatter_add(tm.range(0, 1000, 1, "int64"), tm.zeros{ 1000, 4 })
+      local f = tm.func(function(ids) emb:scatter_add(ids, tm.ones{ 10, 4 }) end)
+      local m = train.CheckpointManager(train.Checkpoint{ emb = emb }, dir, { incremental = true })
+      c.checkpoint_manager = m
+      local last = function() return require("tidemill.train.saving").last end
+      local function go(a) c:schedule(f, { tm.range(a, a + 10, 1, "int64") }) c:join() end
+      local function save()
+        local path = assert(m:save())
+        assert(tm.allclose(train.load_variable(path, "emb"), emb:read(), 0, 0))
+        return last()
+      end
+      save()
+      go(0)
+      go(600)
+      assert(save().patched == 2 * 160)
+      local p = io.popen "ps -o pid=,args= --ppid $(ps -o ppid= -p $(ps -o ppid= -p $$)) | grep 'tidemill ps'"
+      local pid = p:read "a":match "%d+"
+      p:close()
+      os.execute("kill -9 " .. pid)
+      go(700)
+      assert(save().lent == 0) -- ps that were restored do not know what changed
+      go(3)
+      save()
+      go(900)
+      assert(save().patched == 160)
+    ]])
+  end)
+
   it("37: of n ps are restored on one machine", function()
     local want = launch(1, 3, "local s, c = env(3, 3)\n" .. save)
     assert.equal(want, alone("local s, c = env(1, 1)\n" .. restore))

@@ -49,7 +49,8 @@ function Increments:saved(path, how, report)
   end
   self.since = self.since + 1
   local lent = report and report.lent or 0
-  self.fraction = lent > 0 and report.patched / lent or 0
+  -- After a restore ps do not know what changed: the next one begins anew.
+  self.fraction = lent > 0 and report.patched / lent or math.huge
 end
 
 return M
