@@ -411,6 +411,11 @@ static void shard_apply_blocks(tm_shard *sh, const shard_op *op) {
   }
 }
 
+static void shard_apply_dense(tm_shard *sh, const shard_op *op) {
+  atomic_store(&sh->base, 0);
+  shard_run(op, sh->dtype, 0, op->up->value.data, sh->rows * sh->width);
+}
+
 void tm_shard_apply(tm_shard *sh, const tm_ps_update *up, int64_t *patience_ns) {
   shard_op op;
   shard_op_init(sh, up, &op);
@@ -420,7 +425,7 @@ void tm_shard_apply(tm_shard *sh, const tm_ps_update *up, int64_t *patience_ns) 
   else if (tm_shard_is_table(sh))
     shard_apply_blocks(sh, &op);
   else
-    shard_run(&op, sh->dtype, 0, up->value.data, sh->rows * sh->width);
+    shard_apply_dense(sh, &op);
 }
 
 /* --- rows of a checkpoint --- */
@@ -456,6 +461,7 @@ static void put_blocks(tm_shard *sh, char *to, int64_t first, const char *y,
 static tm_status put_dense(tm_shard *sh, tm_slot *slot, int64_t first, const char *y,
                            int64_t n, tm_err *err) {
   TM_TRY(tm_shard_writable(sh, err));
+  atomic_store(&sh->base, 0);
   memcpy((char *)(slot ? slot->t : sh->cur)->v.data + (size_t)first * sh->row_bytes, y,
          (size_t)n * sh->row_bytes);
   return TM_OK;

@@ -54,8 +54,8 @@ typedef struct tm_shard {
   /* The version that a snapshot holds; compared, never followed. */
   _Atomic(tm_tensor *) snap;
   _Atomic(struct tm_keep *) keep; /* set and cleared while no UPDATE runs */
-  /* Rows of a table that changed since the snapshot with the mark `base`: a bit a row.
-   * NULL, or base 0: not known.  Set while no UPDATE runs. */
+  /* Rows that changed since the snapshot with the mark `base`: a bit a row.  NULL, or
+   * base 0: not known; a change of all makes it so.  Set while no UPDATE runs. */
   _Atomic(atomic_ullong *) touched;
   atomic_ullong base;
 } tm_shard;

@@ -247,6 +247,12 @@ static int keep_shift(const tm_shard *sh) {
   return shift;
 }
 
+/* Is it known what changed since the base? */
+static bool part_is_known(const snapshot_part *p) {
+  return p->base && p->base == atomic_load(&p->sh->base) &&
+         (!p->slot || p->slot->base == p->base);
+}
+
 static tm_status part_table(snapshot_part *p, tm_keep_pool *pool, int32_t i,
                             const tm_tensor *t, tm_err *err) {
   tm_shard *sh = p->sh;
@@ -263,11 +269,7 @@ static tm_status part_table(snapshot_part *p, tm_keep_pool *pool, int32_t i,
       (int64_t)((p->keep.bytes + p->keep.block_bytes - 1) / p->keep.block_bytes);
   p->keep.kept = tm_calloc((size_t)p->keep.nblock + 1, sizeof *p->keep.kept);
   if (!p->keep.kept) return tm_nomem(err, "a snapshot");
-  if (p->mark) TM_TRY(tm_shard_make_touched(sh, err));
-  bool known = p->base && atomic_load(&sh->touched) && sh->row_bytes &&
-               p->base == atomic_load(&sh->base) &&
-               (!p->slot || p->slot->base == p->base);
-  return known ? part_diff(p, err) : TM_OK;
+  return part_is_known(p) && sh->row_bytes ? part_diff(p, err) : TM_OK;
 }
 
 /* The shard's mu is held, the store stands still. */
@@ -286,7 +288,14 @@ static tm_status part_note(snapshot_part *p, tm_keep_pool *pool, int32_t i,
   p->base = it->base;
   p->pub = (tm_snapshot_part){true, false, sh->dtype, sh->shape,
                               (uint64_t)sh->rows * sh->row_bytes};
+  if (p->mark && sh->shape.rank) TM_TRY(tm_shard_make_touched(sh, err));
   if (tm_shard_is_table(sh)) return part_table(p, pool, i, t, err);
+  if (part_is_known(p)) { /* a dense change would have ended that */
+    p->pub.diff = true;
+    p->pub.shape.dim[0] = 0;
+    p->pub.bytes = 0;
+    return TM_OK;
+  }
   p->t = tm_tensor_ref(t);
   if (p->values) atomic_store(&sh->snap, t);
   return TM_OK;
@@ -326,8 +335,8 @@ static void part_mark(snapshot_part *p) {
 static void snapshot_hang(tm_snapshot *sn) {
   for (int32_t i = 0; i < sn->n; i++) {
     tm_keep *k = &sn->part[i].keep;
-    if (!k->kept) continue;
     if (sn->part[i].mark) part_mark(&sn->part[i]);
+    if (!k->kept) continue;
     k->next = atomic_load(&k->sh->keep);
     atomic_store(&k->sh->keep, k);
   }

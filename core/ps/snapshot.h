@@ -36,7 +36,7 @@ typedef struct tm_snapshot_item {
   uint64_t uid, optimizer;
   uint32_t shard;
   char slot[24];
-  /* Of row tables.  mark: from this moment on count the rows that change, under this
+  /* mark: from this moment on count the rows that change, under this
    * number.  base: the number of an earlier moment; only what changed since is wanted.
    * 0: neither. */
   uint64_t mark, base;

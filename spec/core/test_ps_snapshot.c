@@ -319,6 +319,52 @@ static void nothing_changed_is_a_part_of_no_rows(void **state) {
   tm_store_free(s);
 }
 
+static void a_dense_shard_that_did_not_change_is_a_part_of_no_rows(void **state) {
+  (void)state;
+  tm_store *s = store();
+  tm_err err = {0};
+  tm_snapshot *sn;
+  float y[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  int64_t id = 1, got[4];
+  make(s, 1, mat(3, 4), 5);
+  tm_snapshot_item it = {.uid = 1, .mark = 7};
+  assert_ok_err(tm_snapshot_take(s, &it, 1, &sn, &err), &err);
+  tm_snapshot_free(sn);
+  it = (tm_snapshot_item){.uid = 1, .base = 7};
+  assert_ok_err(tm_snapshot_take(s, &it, 1, &sn, &err), &err);
+  assert_true(tm_snapshot_part_at(sn, 0)->diff);
+  assert_int_equal(tm_snapshot_part_at(sn, 0)->bytes, 0);
+  assert_int_equal(tm_snapshot_ids(sn, 0, 0, got, 4), 0);
+  tm_snapshot_free(sn);
+  /* By rows from now on: the row is counted. */
+  tm_ps_update up = {.kind = TM_PS_SCATTER_ADD,
+                     .uid = 1,
+                     .value = {TM_F32, mat(1, 4), y},
+                     .ids = {TM_I64, tm_shape_of(1, (const int64_t[]){1}), &id}};
+  tm_ps_request rq = {.nup = 1, .up = &up};
+  assert_ok(tm_store_handle(s, &rq));
+  assert_ok_err(tm_snapshot_take(s, &it, 1, &sn, &err), &err);
+  assert_int_equal(tm_snapshot_part_at(sn, 0)->shape.dim[0], 1);
+  assert_int_equal(tm_snapshot_ids(sn, 0, 0, got, 4), 1);
+  assert_int_equal(got[0], 1);
+  tm_snapshot_free(sn);
+  /* A change of all: the whole is given, of a dense shard too. */
+  for (uint64_t uid = 1; uid <= 2; uid++) {
+    if (uid == 2) make(s, 2, mat(3, 4), 5);
+    it = (tm_snapshot_item){.uid = uid, .mark = 8};
+    assert_ok_err(tm_snapshot_take(s, &it, 1, &sn, &err), &err);
+    tm_snapshot_free(sn);
+    up = (tm_ps_update){.kind = TM_PS_ADD, .uid = uid, .value = {TM_F32, mat(3, 4), y}};
+    rq = (tm_ps_request){.nup = 1, .up = &up};
+    assert_ok(tm_store_handle(s, &rq));
+    it = (tm_snapshot_item){.uid = uid, .base = 8};
+    assert_ok_err(tm_snapshot_take(s, &it, 1, &sn, &err), &err);
+    assert_false(tm_snapshot_part_at(sn, 0)->diff);
+    tm_snapshot_free(sn);
+  }
+  tm_store_free(s);
+}
+
 /* --- bounds --- */
 
 static void writers_wait_for_the_reader_when_copies_fill_their_room(void **state) {
@@ -588,6 +634,7 @@ int main(void) {
       cmocka_unit_test(copies_put_away_before_their_turn_are_of_the_moment),
       cmocka_unit_test(rows_that_changed_make_the_moment_with_the_earlier_one),
       cmocka_unit_test(nothing_changed_is_a_part_of_no_rows),
+      cmocka_unit_test(a_dense_shard_that_did_not_change_is_a_part_of_no_rows),
       cmocka_unit_test(writers_wait_for_the_reader_when_copies_fill_their_room),
       cmocka_unit_test(a_reader_that_stands_still_does_not_stop_training),
       cmocka_unit_test(a_dense_shard_costs_one_version_more),

@@ -1,5 +1,6 @@
---- Incremental checkpoints: of large tables on ps a save writes only the rows that
---- changed since the last whole one, and takes the others over from there by hard links.
+--- Incremental checkpoints: of tables on ps a save writes only the rows that changed since
+--- the last whole one, of dense variables nothing if they did not change at all; the rest
+--- is taken over from there by hard links.
 ---
 --- A checkpoint stands for itself all the same: the ones before may be deleted.  Every
 --- few saves, or when much has changed, a whole one is written again (compaction).
