@@ -101,6 +101,79 @@ describe("a lost ps", function()
     assert.is_truthy(out:find "7[.0]*\tfalse\tdeadline_exceeded\nrestored[^\n]*\n42\t21\t21\t1\n$", out .. k.boss:err())
   end)
 
+  -- Its UPDATE is in a checkpoint while it sleeps; it ends after the loss, or before.
+  local sleeper = [[
+    local late = tm.func(function()
+      a:assign_add(1) b:assign_add(1)
+      local x = a + b
+      tm.sleep(SECONDS)
+      return x
+    end)
+    run(20)
+    c:join()
+    for _ = 1, 2 do c:schedule(late) end
+    while a:read():item() < 22 or b:read():item() < 22 do tm.sleep(0.01) end
+    assert(manager:save())
+    run(30)
+  ]]
+  for _, policy in ipairs { "restore", "restore_shards" } do
+    it(("counts a function once that was unfinished in the checkpoint: %q"):format(policy), function()
+      local k = killed(policy, sleeper:gsub("SECONDS", "0.8") .. [[
+        say "go"
+        c:join()
+        say(a:read():item() == c:stats().steps - lost, b:read():item(), c:stats().steps, lost)
+      ]])
+      local out = k:ends()
+      assert.is_truthy(out:find "true\t52\t52\t0\n$", out .. k.boss:err())
+    end)
+  end
+
+  it("does not count as lost what was in the checkpoint and ended after it, again and again", function()
+    local k = killed("restore", sleeper:gsub("SECONDS", "0.2") .. [[
+      c:join()
+      say "go"
+      while restored < 1 do a:read() tm.sleep(0.01) end
+      say(a:read():item(), b:read():item(), c:stats().steps, lost)
+      run(10)
+      c:join()
+      say "again"
+      while restored < 2 do a:read() tm.sleep(0.01) end
+      say(a:read():item(), b:read():item(), c:stats().steps, lost)
+      assert(manager:save())
+      run(5)
+      c:join()
+      say(a:read():item(), b:read():item(), c:stats().steps, lost)
+    ]])
+    k:says "again"
+    k:kill("ps", 1)
+    k:run("ps", 1)
+    local out = k:ends()
+    assert.is_truthy(out:find "\n22\t22\t52\t30\nagain\nrestored[^\n]*\n22\t22\t62\t40\n27\t27\t67\t40\n$",
+      out .. k.boss:err())
+  end)
+
+  it("loses no count when a worker dies between an update and its completion", function()
+    local k = clusters.start(2, 2)
+    k:chief(script("restore", sleeper:gsub("SECONDS", "0.6"):gsub("assert%(manager:save%(%)%)", [[
+      say "kill"
+      await "killed"
+      assert(manager:save())]]) .. [[
+      say "go"
+      while restored < 1 do a:read() tm.sleep(0.01) end
+      c:join()
+      say(a:read():item() == c:stats().steps - lost, b:read():item() == a:read():item(), c:stats().steps, restored)
+    ]]))
+    k:says "kill"
+    k:kill("worker", 0)
+    k:tell "killed"
+    k:run("worker", 0)
+    k:says "go"
+    k:kill("ps", 0)
+    k:run("ps", 0)
+    local out = k:ends()
+    assert.is_truthy(out:find "true\ttrue\t52\t1\n$", out .. k.boss:err())
+  end)
+
   it("is restored when only the chief's own reads and assigns meet it", function()
     local k = killed("restore", [[
       a:assign(5) b:assign(6)

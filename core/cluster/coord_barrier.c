@@ -1,7 +1,9 @@
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "cluster/coord_parts.h"
 
 /*
@@ -140,6 +142,47 @@ static tm_status barrier_close(tm_coordinator *c, int64_t deadline, tm_cancel *c
     if (closed) barrier_set(c, number, false);
     if (s) return s;
   }
+}
+
+/* --- what is unfinished --- */
+
+/* Closures of a queue that may have sent something, into id (NULL: only count). */
+static int32_t unfinished_of(const tm_coordinator *c, const coord_queue *q,
+                             uint64_t *id) {
+  int32_t n = 0;
+  for (const coord_item *it = q->head; it && it->id <= c->out_upto; it = it->next) {
+    if (id) id[n] = it->id;
+    n++;
+  }
+  return n;
+}
+
+static int32_t unfinished_all(const tm_coordinator *c, uint64_t *id) {
+  int32_t n = unfinished_of(c, &c->queue, id);
+  for (int32_t i = 0; i < c->nworker; i++) {
+    n += unfinished_of(c, &c->worker[i]->out, id ? id + n : NULL);
+    n += unfinished_of(c, &c->worker[i]->own, id ? id + n : NULL);
+  }
+  return n;
+}
+
+static int unfinished_order(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+tm_status tm_coordinator_unfinished(tm_coordinator *c, uint64_t *done, uint64_t **id,
+                                    int32_t *n, tm_err *err) {
+  pthread_mutex_lock(&c->mu);
+  *done = c->stats.steps;
+  *n = unfinished_all(c, NULL);
+  *id = *n ? tm_malloc((size_t)*n * sizeof **id) : NULL;
+  bool ok = *n == 0 || *id;
+  if (*id) unfinished_all(c, *id);
+  pthread_mutex_unlock(&c->mu);
+  if (!ok) return tm_nomem(err, "a list of closures");
+  if (*id) qsort(*id, (size_t)*n, sizeof **id, unfinished_order);
+  return TM_OK;
 }
 
 tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_ns,

@@ -139,6 +139,7 @@ static bool coord_hand_out(tm_coordinator *c, coord_worker *w, coord_item *it,
   tm_status s = w->link->submit(w->link, &cl, 1, &err);
   if (s == TM_OK && (s = coord_queue_push(&w->out, it)) == TM_OK) {
     c->running++;
+    if (it->id > c->out_upto) c->out_upto = it->id;
     return true;
   }
   coord_requeue(c, it);

@@ -101,6 +101,7 @@ struct tm_coordinator {
   coord_resource *resource;  /* in order of making */
   int32_t nresource, max_resource;
   uint64_t gate, barriers; /* the one whose gates are closed, or 0; so far */
+  uint64_t out_upto;       /* the highest closure that was handed out */
   uint64_t half_upto;      /* the highest closure that a lost worker had */
   pthread_mutex_t gate_mu; /* may be taken while mu is held */
   pthread_cond_t gated;

@@ -106,6 +106,11 @@ TM_CHECKED tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_n
                                             tm_status (*fn)(void *ud, tm_err *err),
                                             void *ud, tm_err *err);
 
+/* At one moment: how many closures are done, and which of those that were handed out
+ * are not, rising.  tm_free(*id, *n * sizeof **id). */
+TM_CHECKED tm_status tm_coordinator_unfinished(tm_coordinator *c, uint64_t *done,
+                                               uint64_t **id, int32_t *n, tm_err *err);
+
 /* Resources on every worker, made again on a worker that comes back: an iterator, which
  * then starts at its first element, or with `resume` behind the last closure that the
  * worker completed ... */

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "cluster/ps_load.h"
 #include "cluster/ps_wire.h"
+#include "cluster/save_wire.h"
 
 /*
  * Design.  One request is outstanding; its answer is taken by wait, straight into the
@@ -373,6 +374,14 @@ static tm_status remote_refuse(tm_ps_client *c, uint64_t incarnation, tm_err *er
   return remote_call(r, TM_F_PS_REFUSE, w.status, err);
 }
 
+static tm_status remote_tokens(tm_ps_client *c, const tm_token_list *q, tm_err *err) {
+  remote_client *r = (remote_client *)c;
+  tm_packer w;
+  remote_start(r, &w);
+  tm_save_tokens_pack(&w, q);
+  return remote_call(r, TM_F_PS_TOKENS, w.status, err);
+}
+
 static tm_status remote_take_stats(remote_client *r, const tm_frame *f,
                                    const uint8_t *meta, void *ud, tm_err *err) {
   TM_TRY(tm_ps_stats_unpack(meta, f->meta_bytes, ud, err));
@@ -475,6 +484,7 @@ tm_status tm_ps_client_lane(const tm_ps_remote_options *opt, tm_ps_client **out,
   r->c.drop = remote_drop;
   r->c.refuse = remote_refuse;
   r->c.stats = remote_stats;
+  r->c.tokens = remote_tokens;
   r->c.put = remote_put;
   if (r->nplace == 1) { /* a copy has to be told the rows */
     r->c.load = remote_load;

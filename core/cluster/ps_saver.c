@@ -106,12 +106,13 @@ static tm_status saver_hold_of(tm_ps_saver *s, tm_conn *c, uint64_t id,
 
 /* --- taking --- */
 
-static tm_status saver_answer_there(tm_conn *c, uint64_t request, const saver_hold *h) {
+static tm_status saver_answer_there(tm_conn *c, uint64_t request, const saver_hold *h,
+                                    const tm_token_list *q) {
   tm_buf meta = TM_BUF_INIT(TM_FRAME_MAX_META);
   tm_packer w;
   tm_frame f = {.kind = TM_F_PS_SNAPSHOT_REPLY, .id = request};
   tm_pack_init(&w, &meta);
-  tm_save_there_pack(&w, h->id, h->sn);
+  tm_save_there_pack(&w, h->id, h->sn, q);
   tm_status s = w.status ? w.status : tm_conn_send(c, &f, &meta, NULL, 0, NULL, NULL);
   tm_buf_release(&meta);
   return s;
@@ -121,12 +122,13 @@ static tm_status saver_answer_there(tm_conn *c, uint64_t request, const saver_ho
 static tm_status saver_take(tm_ps_saver *s, saver_hold *h, tm_message *m, tm_err *err) {
   tm_snapshot_item *item;
   int32_t n;
+  tm_token_list q = {0};
   if (s->hold)
     return tm_fail(err, TM_EEXISTS, "another checkpoint is being saved from here");
-  TM_TRY(tm_save_items_unpack(m->meta, m->f.meta_bytes, &h->arena, &item, &n, err));
-  TM_TRY(tm_snapshot_take(h->lane->store, item, n, &h->sn, err));
+  TM_TRY(tm_save_items_unpack(m->meta, m->f.meta_bytes, &h->arena, &item, &n, &q, err));
+  TM_TRY(tm_snapshot_take_tokens(h->lane->store, item, n, &q, &h->sn, err));
   h->id = ++s->ids;
-  return saver_answer_there(h->conn, m->f.id, h);
+  return saver_answer_there(h->conn, m->f.id, h, &q);
 }
 
 static tm_status saver_snapshot(tm_ps_saver *s, tm_ps_lane *lane, tm_conn *c,

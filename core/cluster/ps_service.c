@@ -7,6 +7,7 @@
 #include "cluster/ps_saver.h"
 #include "cluster/ps_service_parts.h"
 #include "cluster/ps_wire.h"
+#include "cluster/save_wire.h"
 
 /*
  * Design.  A request is decoded with ids and values left in the frame's payload,
@@ -259,6 +260,15 @@ static tm_status service_refuse(tm_ps_lane *l, tm_message *m, tm_err *err) {
   return TM_OK;
 }
 
+static tm_status service_tokens(tm_ps_lane *l, tm_message *m, tm_err *err) {
+  tm_arena a = TM_ARENA_INIT;
+  tm_token_list q;
+  tm_status st = tm_save_tokens_unpack(m->meta, m->f.meta_bytes, &a, &q, err);
+  if (st == TM_OK) st = tm_store_add_tokens(l->store, &q, err);
+  tm_arena_release(&a);
+  return st;
+}
+
 static tm_status service_stats(tm_ps_lane *l, tm_conn *c, uint64_t id) {
   tm_store_stats st;
   tm_buf meta = TM_BUF_INIT(1024);
@@ -316,6 +326,8 @@ tm_status tm_service_change(tm_ps_lane *l, tm_message *m, tm_err *err) {
       return service_drop(l, m, err);
     case TM_F_PS_REFUSE:
       return service_refuse(l, m, err);
+    case TM_F_PS_TOKENS:
+      return service_tokens(l, m, err);
     default:
       return tm_ps_loader_put(l->loader, m, err);
   }
@@ -395,7 +407,8 @@ static bool service_knows(const tm_conn *c, uint16_t kind) {
   if (kind > TM_F_REPLICA && kind < TM_F_REPLICA_LOST) return door && door->copy;
   return (kind >= TM_F_PS_REQUEST && kind <= TM_F_PS_STATS && kind != TM_F_PS_REPLY) ||
          kind == TM_F_PS_LOAD || kind == TM_F_PS_SNAPSHOT || kind == TM_F_PS_SAVE ||
-         kind == TM_F_PS_SNAPSHOT_READ || kind == TM_F_PS_RELEASE;
+         kind == TM_F_PS_SNAPSHOT_READ || kind == TM_F_PS_RELEASE ||
+         kind == TM_F_PS_TOKENS;
 }
 
 bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m) {

@@ -33,7 +33,7 @@ tm_ps_lane *tm_service_lane(tm_ps_service *s, int32_t index);
 void tm_service_end_lane(tm_ps_lane *l);
 tm_status tm_service_ok(tm_conn *c, uint64_t id);
 void tm_service_door_free(void *door);
-/* What a frame of the chief changes: CREATE, DROP, REFUSE, rows. */
+/* What a frame of the chief changes: CREATE, DROP, REFUSE, TOKENS, rows. */
 tm_status tm_service_change(tm_ps_lane *l, tm_message *m, tm_err *err);
 
 /* --- ps_backup.c --- */

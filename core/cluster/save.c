@@ -40,6 +40,7 @@ typedef struct save_ps {
   tm_save_lane *lane;
   tm_snapshot_item *item; /* n */
   int64_t *there;         /* tm_save_there of each part */
+  tm_token_list tokens;   /* the moment's */
   char **name, **ids;
   int64_t *first;
   int32_t n, nthere;
@@ -137,13 +138,22 @@ static tm_status save_pieces(save *v, const tm_save_item *item, size_t n, tm_err
 
 /* --- one moment --- */
 
+/* What is asked of ps k. */
+static tm_token_list *save_tokens(save *v, int32_t k) {
+  save_ps *p = &v->ps[k];
+  if (!v->report.moment) return NULL;
+  p->tokens = tm_moment_tokens(v->report.moment, k);
+  return &p->tokens;
+}
+
 static tm_status save_take(void *ud, tm_err *err) {
   save *v = ud;
   tm_status s = TM_OK;
   v->asked = true;
+  TM_TRY(tm_moment_note(v->s, &v->report.moment, err));
   for (int32_t k = 0; k < v->s->nps && s == TM_OK; k++) {
     save_ps *p = &v->ps[k];
-    if (p->lane) s = p->lane->take(p->lane, p->item, p->n, err);
+    if (p->lane) s = p->lane->take(p->lane, p->item, p->n, save_tokens(v, k), err);
   }
   for (int32_t k = 0; k < v->s->nps && s == TM_OK; k++) {
     save_ps *p = &v->ps[k];
@@ -515,6 +525,10 @@ tm_status tm_session_save(tm_session *s, tm_ckpt_writer *w, const tm_save_item *
   v->w = w;
   v->opt = *opt;
   tm_status st = save_run(v, item, n, err);
+  if (st || !report) {
+    tm_moment_free(v->report.moment);
+    v->report.moment = NULL;
+  }
   if (report) *report = v->report;
   save_release(v);
   tm_free(v, sizeof *v);

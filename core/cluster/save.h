@@ -9,7 +9,7 @@
 #define TM_CLUSTER_SAVE_H
 
 #include "ckpt/writer.h"
-#include "cluster/session.h"
+#include "cluster/moment.h"
 
 /* Rows of a tensor in the checkpoint: a variable or one shard of it, or a slot beside
  * it.  Items of one tensor follow each other in order of rows. */
@@ -40,6 +40,8 @@ typedef struct tm_save_report {
   uint64_t lent;    /* bytes of the tensors whose rows are the base's, */
   uint64_t patched; /* and of their rows that changed */
   int32_t streamed; /* ps whose files the chief wrote */
+  /* What was done then: the caller's.  NULL: no ps will be restored. */
+  tm_moment *moment;
 } tm_save_report;
 
 /* A slot that no shard has made is left out.  TM_EUNAVAILABLE: a ps was lost meanwhile;

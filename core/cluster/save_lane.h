@@ -22,9 +22,10 @@ enum { TM_SAVE_PIECE = 8 << 20 };
 typedef struct tm_save_lane tm_save_lane;
 struct tm_save_lane {
   char task[48]; /* "/job:ps/task:0" */
-  /* One moment of these arrays, which stay the caller's until taken. */
+  /* One moment of these arrays, and of the closures in q (NULL: none); all stay the
+   * caller's until taken, which gives the turns. */
   tm_status (*take)(tm_save_lane *l, const tm_snapshot_item *item, int32_t n,
-                    tm_err *err);
+                    tm_token_list *q, tm_err *err);
   tm_status (*taken)(tm_save_lane *l, int64_t *there, tm_err *err); /* tm_save_there */
   /* Write all that is there; the answer is in the job. */
   tm_status (*write)(tm_save_lane *l, tm_snapshot_job *job, tm_err *err);

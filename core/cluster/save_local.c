@@ -24,9 +24,9 @@ typedef struct local_lane {
 } local_lane;
 
 static tm_status local_take(tm_save_lane *l, const tm_snapshot_item *item, int32_t n,
-                            tm_err *err) {
+                            tm_token_list *q, tm_err *err) {
   local_lane *a = (local_lane *)l;
-  return tm_snapshot_take(a->store, item, n, &a->sn, err);
+  return tm_snapshot_take_tokens(a->store, item, n, q, &a->sn, err);
 }
 
 static tm_status local_taken(tm_save_lane *l, int64_t *there, tm_err *err) {

@@ -23,6 +23,7 @@ typedef struct remote_lane {
   uint64_t id, snapshot;
   int64_t silence;
   int32_t n;
+  tm_token_list *asked;
 } remote_lane;
 
 static tm_status lane_send(remote_lane *a, tm_frame_kind kind, tm_status packed,
@@ -59,12 +60,13 @@ static tm_status lane_answer(remote_lane *a, tm_frame_kind kind, tm_frame *f,
 }
 
 static tm_status remote_take(tm_save_lane *l, const tm_snapshot_item *item, int32_t n,
-                             tm_err *err) {
+                             tm_token_list *q, tm_err *err) {
   remote_lane *a = (remote_lane *)l;
   tm_packer w;
   a->n = n;
+  a->asked = q;
   lane_start(a, &w);
-  tm_save_items_pack(&w, item, n);
+  tm_save_items_pack(&w, item, n, q);
   return lane_send(a, TM_F_PS_SNAPSHOT, w.status, err);
 }
 
@@ -73,7 +75,8 @@ static tm_status remote_taken(tm_save_lane *l, int64_t *there, tm_err *err) {
   tm_frame f;
   const uint8_t *meta;
   TM_TRY(lane_answer(a, TM_F_PS_SNAPSHOT_REPLY, &f, &meta, err));
-  TM_TRY(tm_save_there_unpack(meta, f.meta_bytes, &a->snapshot, there, a->n, err));
+  TM_TRY(tm_save_there_unpack(meta, f.meta_bytes, &a->snapshot, there, a->n, a->asked,
+                              err));
   return tm_channel_end(a->ch, err);
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cluster/save_lane.h"
+#include "ps/tokens.h"
 
 static const char *wire_text(tm_unpacker *r, size_t max, tm_arena *a) {
   size_t n;
@@ -16,7 +17,23 @@ static tm_status wire_end(tm_unpacker *r, tm_err *err) {
   return r->status == TM_ENOMEM ? tm_nomem(err, "a checkpoint") : tm_unpack_end(r, err);
 }
 
-void tm_save_items_pack(tm_packer *w, const tm_snapshot_item *it, int32_t n) {
+static void wire_put_list(tm_packer *w, const uint64_t *v, int32_t n) {
+  tm_pack_array(w, (uint32_t)n);
+  for (int32_t i = 0; i < n; i++) tm_pack_uint(w, v[i]);
+}
+
+/* As many as come, up to TM_TOKENS_MAX. */
+static uint64_t *wire_list(tm_unpacker *r, tm_arena *a, int32_t *n) {
+  *n = (int32_t)tm_unpack_array(r, 0, TM_TOKENS_MAX);
+  uint64_t *v = tm_arena_calloc(a, ((size_t)*n + 1) * sizeof *v);
+  if (!v && r->status == TM_OK) r->status = TM_ENOMEM;
+  for (int32_t i = 0; i < *n && r->status == TM_OK; i++) v[i] = tm_unpack_uint(r);
+  return v;
+}
+
+void tm_save_items_pack(tm_packer *w, const tm_snapshot_item *it, int32_t n,
+                        const tm_token_list *q) {
+  tm_pack_array(w, 2);
   tm_pack_array(w, (uint32_t)n);
   for (int32_t i = 0; i < n; i++) {
     tm_pack_array(w, 6);
@@ -27,12 +44,15 @@ void tm_save_items_pack(tm_packer *w, const tm_snapshot_item *it, int32_t n) {
     tm_pack_uint(w, it[i].mark);
     tm_pack_uint(w, it[i].base);
   }
+  wire_put_list(w, q ? q->closure : NULL, q ? q->n : 0);
 }
 
 tm_status tm_save_items_unpack(const void *p, size_t bytes, tm_arena *a,
-                               tm_snapshot_item **item, int32_t *n, tm_err *err) {
+                               tm_snapshot_item **item, int32_t *n, tm_token_list *q,
+                               tm_err *err) {
   tm_unpacker r;
   tm_unpack_init(&r, p, bytes);
+  tm_unpack_array(&r, 2, 2);
   *n = (int32_t)tm_unpack_array(&r, 0, TM_SNAPSHOT_MAX_ITEMS);
   tm_snapshot_item *it = tm_arena_calloc(a, ((size_t)*n + 1) * sizeof *it);
   if (!it && r.status == TM_OK) r.status = TM_ENOMEM;
@@ -46,6 +66,30 @@ tm_status tm_save_items_unpack(const void *p, size_t bytes, tm_arena *a,
     it[i].base = tm_unpack_uint(&r);
   }
   *item = it;
+  q->closure = wire_list(&r, a, &q->n);
+  q->turns = tm_arena_calloc(a, ((size_t)q->n + 1) * sizeof *q->turns);
+  if (!q->turns && r.status == TM_OK) r.status = TM_ENOMEM;
+  return wire_end(&r, err);
+}
+
+void tm_save_tokens_pack(tm_packer *w, const tm_token_list *q) {
+  tm_pack_array(w, 2);
+  wire_put_list(w, q->closure, q->n);
+  wire_put_list(w, q->turns, q->n);
+}
+
+tm_status tm_save_tokens_unpack(const void *p, size_t bytes, tm_arena *a,
+                                tm_token_list *q, tm_err *err) {
+  tm_unpacker r;
+  int32_t n = 0;
+  tm_unpack_init(&r, p, bytes);
+  tm_unpack_array(&r, 2, 2);
+  q->closure = wire_list(&r, a, &q->n);
+  q->turns = wire_list(&r, a, &n);
+  if (r.status == TM_OK && n != q->n) tm_unpack_fail(&r, "has closures without turns");
+  for (int32_t i = 0; i < n && r.status == TM_OK; i++)
+    if (q->turns[i] < 1 || q->turns[i] > (uint64_t)UINT32_MAX + 1)
+      tm_unpack_fail(&r, "has turns that nobody counts to");
   return wire_end(&r, err);
 }
 
@@ -53,24 +97,30 @@ int64_t tm_save_there(const tm_snapshot_part *p) {
   return !p->there ? TM_SAVE_ABSENT : p->diff ? p->shape.dim[0] : TM_SAVE_WHOLE;
 }
 
-void tm_save_there_pack(tm_packer *w, uint64_t id, const tm_snapshot *sn) {
+void tm_save_there_pack(tm_packer *w, uint64_t id, const tm_snapshot *sn,
+                        const tm_token_list *q) {
   int32_t n = tm_snapshot_count(sn);
-  tm_pack_array(w, 2);
+  tm_pack_array(w, 3);
   tm_pack_uint(w, id);
   tm_pack_array(w, (uint32_t)n);
   for (int32_t i = 0; i < n; i++)
     tm_pack_int(w, tm_save_there(tm_snapshot_part_at(sn, i)));
+  wire_put_list(w, q->turns, q->n);
 }
 
 tm_status tm_save_there_unpack(const void *p, size_t bytes, uint64_t *id,
-                               int64_t *there, int32_t n, tm_err *err) {
+                               int64_t *there, int32_t n, tm_token_list *q,
+                               tm_err *err) {
   tm_unpacker r;
+  uint32_t asked = q ? (uint32_t)q->n : 0;
   tm_unpack_init(&r, p, bytes);
-  tm_unpack_array(&r, 2, 2);
+  tm_unpack_array(&r, 3, 3);
   *id = tm_unpack_uint(&r);
   tm_unpack_array(&r, (uint32_t)n, (uint32_t)n);
   for (int32_t i = 0; i < n; i++)
     there[i] = tm_unpack_range(&r, TM_SAVE_ABSENT, INT64_MAX);
+  tm_unpack_array(&r, asked, asked);
+  for (uint32_t i = 0; i < asked; i++) q->turns[i] = tm_unpack_uint(&r);
   return tm_unpack_end(&r, err);
 }
 

@@ -12,18 +12,27 @@
 
 enum { TM_SAVE_PATH = 4096, TM_SAVE_NAME = 4096 };
 
-void tm_save_items_pack(tm_packer *w, const tm_snapshot_item *item, int32_t n);
-/* The list comes from the arena. */
+/* q: closures whose turns are asked for; NULL: none. */
+void tm_save_items_pack(tm_packer *w, const tm_snapshot_item *item, int32_t n,
+                        const tm_token_list *q);
+/* The lists come from the arena. */
 TM_CHECKED tm_status tm_save_items_unpack(const void *p, size_t bytes, tm_arena *a,
                                           tm_snapshot_item **item, int32_t *n,
-                                          tm_err *err);
+                                          tm_token_list *q, tm_err *err);
 
-void tm_save_there_pack(tm_packer *w, uint64_t id, const tm_snapshot *sn);
+void tm_save_there_pack(tm_packer *w, uint64_t id, const tm_snapshot *sn,
+                        const tm_token_list *q);
 /* Of each part the number of its rows if it is a diff, else one of these. */
 enum { TM_SAVE_ABSENT = -2, TM_SAVE_WHOLE = -1 };
 int64_t tm_save_there(const tm_snapshot_part *p);
 TM_CHECKED tm_status tm_save_there_unpack(const void *p, size_t bytes, uint64_t *id,
-                                          int64_t *there, int32_t n, tm_err *err);
+                                          int64_t *there, int32_t n, tm_token_list *q,
+                                          tm_err *err);
+
+/* Closures with their turns, for a ps that began anew. */
+void tm_save_tokens_pack(tm_packer *w, const tm_token_list *q);
+TM_CHECKED tm_status tm_save_tokens_unpack(const void *p, size_t bytes, tm_arena *a,
+                                           tm_token_list *q, tm_err *err);
 
 void tm_save_job_pack(tm_packer *w, uint64_t id, const tm_snapshot_job *job);
 /* Texts and the list come from the arena. */

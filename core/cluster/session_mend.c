@@ -176,6 +176,12 @@ static void *mender_main(void *ud) {
 
 /* --- its life --- */
 
+static void mender_free_counts(session_remote *r) {
+  tm_free(r->lost, (size_t)r->nps * sizeof *r->lost);
+  tm_free(r->pending, (size_t)r->nps * sizeof *r->pending);
+  r->lost = r->pending = NULL;
+}
+
 tm_status tm_mender_new(session_remote *r, tm_ps_failure policy) {
   session_mender *m = tm_calloc(1, sizeof *m);
   if (!m) return TM_ENOMEM;
@@ -185,13 +191,17 @@ tm_status tm_mender_new(session_remote *r, tm_ps_failure policy) {
   tm_cond_init_monotonic(&m->work);
   tm_cond_init_monotonic(&m->back);
   r->mender = m;
-  if (pthread_create(&m->thread, NULL, mender_main, r) == 0) return TM_OK;
+  r->lost = tm_calloc((size_t)r->nps, sizeof *r->lost);
+  r->pending = tm_calloc((size_t)r->nps, sizeof *r->pending);
+  bool room = r->lost && r->pending;
+  if (room && pthread_create(&m->thread, NULL, mender_main, r) == 0) return TM_OK;
   pthread_mutex_destroy(&m->life);
   pthread_cond_destroy(&m->work);
   pthread_cond_destroy(&m->back);
   tm_free(m, sizeof *m);
   r->mender = NULL;
-  return TM_EEXHAUSTED;
+  mender_free_counts(r);
+  return room ? TM_EEXHAUSTED : TM_ENOMEM;
 }
 
 void tm_mender_free(session_remote *r) {
@@ -209,6 +219,7 @@ void tm_mender_free(session_remote *r) {
   pthread_mutex_lock(&r->mu); /* the loop may still tell of an end */
   r->mender = NULL;
   pthread_mutex_unlock(&r->mu);
+  mender_free_counts(r);
   tm_free(m, sizeof *m);
 }
 
@@ -218,6 +229,10 @@ void tm_mender_watch(session_remote *r, tm_coordinator *c) {
   pthread_mutex_lock(&r->mu);
   r->coordinator = c;
   m->suspended = false;
+  if (c) {
+    r->serial++;
+    memset(r->lost, 0, (size_t)r->nps * sizeof *r->lost);
+  }
   bool lost = atomic_load(&m->pending);
   char why[sizeof r->why.msg];
   memcpy(why, r->why.msg, sizeof why);
@@ -344,6 +359,10 @@ void tm_session_go_on(tm_session *s, bool *on) {
     if (r->why.code != TM_EABORTED) tm_err_clear(&r->why);
   }
   pthread_mutex_unlock(&r->mu);
+  for (int32_t i = 0; i < r->nps && *on; i++) {
+    r->lost[i] += r->pending[i];
+    r->pending[i] = 0;
+  }
   if (*on && m->suspended) {
     tm_coordinator_resume(r->coordinator);
     m->suspended = false;

@@ -43,9 +43,12 @@ typedef struct session_remote {
   atomic_bool aborted;         /* why is TM_EABORTED, and stays */
   tm_err why; /* guarded by mu: of the first ps that was lost; code TM_OK: none */
   struct session_mender *mender; /* NULL: what is lost is lost */
-  struct session_lanes *lanes;   /* NULL: no ps keeps copies */
-  char (*address)[280];          /* ntask: of the ps, then of the workers */
-  const char **ps_where;         /* nps: addresses of the ps */
+  /* Of the host's thread, with a mender (cluster/moment.h): */
+  uint64_t serial;          /* of the coordinator: they are counted */
+  uint64_t *lost, *pending; /* nps: closures that went back; those that are about to */
+  struct session_lanes *lanes; /* NULL: no ps keeps copies */
+  char (*address)[280];        /* ntask: of the ps, then of the workers */
+  const char **ps_where;       /* nps: addresses of the ps */
   tm_hello self;
   tm_start start;    /* what every task is told; index is not set */
   tm_cancel *cancel; /* of the host; may be NULL */

@@ -2,6 +2,7 @@
 
 #include "cluster/save.h"
 #include "lua/ckpt.h"
+#include "lua/cluster_restore.h"
 #include "lua/convert.h"
 #include "lua/route.h"
 #include "lua/state.h"
@@ -83,15 +84,20 @@ static size_t save_gather(tm_lua *ctx, tm_save_item *it, size_t n, tm_session *s
   return end;
 }
 
-static tm_status save_all(tm_lua *ctx, tm_ckpt_writer *w, tm_save_item *it, size_t n,
+/* Moments go into the table on the top, by their clusters. */
+static tm_status save_all(lua_State *L, tm_ckpt_writer *w, tm_save_item *it, size_t n,
                           const tm_save_options *opt, tm_save_report *sum,
                           tm_err *err) {
+  tm_lua *ctx = tm_lua_ctx(L);
   for (size_t done = 0, end; done < n; done = end) {
     tm_save_report one = {0};
     tm_session *s = save_session(ctx, it[done].uid);
     if (!s) return tm_fail(err, TM_EPRECOND, "the strategy of a variable is closed");
     end = done + save_gather(ctx, it + done, n - done, s);
+    tm_moment **moment = tm_lua_new_moment(L);
     TM_TRY(tm_session_save(s, w, it + done, end - done, opt, &one, err));
+    *moment = one.moment;
+    lua_rawsetp(L, -2, tm_session_vars(s));
     if (one.pause_ns > sum->pause_ns) sum->pause_ns = one.pause_ns;
     sum->bytes += one.bytes;
     sum->streamed += one.streamed;
@@ -101,6 +107,7 @@ static tm_status save_all(tm_lua *ctx, tm_ckpt_writer *w, tm_save_item *it, size
   return TM_OK;
 }
 
+/* The moments are on the top. */
 static int save_push(lua_State *L, const tm_save_report *r) {
   lua_createtable(L, 0, 3);
   lua_pushnumber(L, (double)r->pause_ns * 1e-9);
@@ -113,6 +120,8 @@ static int save_push(lua_State *L, const tm_save_report *r) {
   lua_setfield(L, -2, "lent");
   tm_lua_push_int64(L, (int64_t)r->patched);
   lua_setfield(L, -2, "patched");
+  lua_pushvalue(L, -2);
+  lua_setfield(L, -2, "moments");
   return 1;
 }
 
@@ -132,10 +141,9 @@ static tm_save_options save_options(lua_State *L, int i) {
 }
 
 /* writer:save(items, { stream, mark, base, base_mark }) -> { pause, bytes, streamed,
- * lent, patched }, or nil and the error */
+ * lent, patched, moments = { [session:vars()] = moment } }, or nil and the error */
 int tm_lua_ckpt_save(lua_State *L) {
   tm_ckpt_writer *w = tm_lua_check_writer(L, 1);
-  tm_lua *ctx = tm_lua_ctx(L);
   luaL_checktype(L, 2, LUA_TTABLE);
   size_t n = lua_rawlen(L, 2);
   tm_save_item *it = lua_newuserdatauv(L, (n + 1) * sizeof *it, 0);
@@ -149,7 +157,8 @@ int tm_lua_ckpt_save(lua_State *L) {
   tm_save_report report = {0};
   tm_err err;
   tm_err_clear(&err);
-  tm_status s = save_all(ctx, w, it, n, &opt, &report, &err);
+  lua_newtable(L);
+  tm_status s = save_all(L, w, it, n, &opt, &report, &err);
   return s ? tm_lua_ckpt_answer(L, s, &err) : save_push(L, &report);
 }
 

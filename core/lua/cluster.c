@@ -404,14 +404,6 @@ static void push_ps_stats(lua_State *L, tm_session *s, int32_t k) {
   lua_setfield(L, t, "copied");
 }
 
-/* coordinator:steps(): closures done so far */
-static int coordinator_steps(lua_State *L) {
-  tm_coordinator_stats st;
-  tm_coordinator_get_stats(check_coordinator(L, 1), &st, NULL, 0);
-  tm_lua_push_int64(L, (int64_t)st.steps);
-  return 1;
-}
-
 /* coordinator:stats() */
 static int coordinator_stats(lua_State *L) {
   tm_coordinator *c = check_coordinator(L, 1);
@@ -496,7 +488,6 @@ void tm_lua_open_cluster(lua_State *L, int core) {
                                          {"places", coordinator_places},
                                          {"seek", coordinator_seek},
                                          {"stats", coordinator_stats},
-                                         {"steps", coordinator_steps},
                                          {"close", coordinator_close},
                                          {NULL, NULL}};
   static const luaL_Reg remote[] = {{"done", remote_done},

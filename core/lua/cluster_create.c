@@ -210,8 +210,10 @@ void tm_lua_open_session(lua_State *L, int core) {
       {"lost", tm_lua_session_lost},      {"suspect", tm_lua_session_suspect},
       {"await", tm_lua_session_await},    {"remake", tm_lua_session_remake},
       {"go_on", tm_lua_session_go_on},    {"vars", tm_lua_session_vars},
+      {"moment", tm_lua_session_moment},  {"rewind", tm_lua_session_rewind},
       {"close", session_close},           {NULL, NULL}};
   tm_lua_open_restore(tm_lua_ctx(L));
+  tm_lua_open_moments(L);
   tm_lua_new_class(L, SESSION_MT, session, session_close);
   lua_pushcfunction(L, session_open);
   lua_setfield(L, core, "session");

@@ -90,6 +90,59 @@ int tm_lua_session_remake(lua_State *L) {
   return 2;
 }
 
+/* --- moments --- */
+
+#define MOMENT_MT "tm.core.Moment"
+
+static int moment_gc(lua_State *L) {
+  tm_moment **m = luaL_checkudata(L, 1, MOMENT_MT);
+  tm_moment_free(*m);
+  *m = NULL;
+  return 0;
+}
+
+tm_moment **tm_lua_new_moment(lua_State *L) {
+  tm_moment **m = lua_newuserdatauv(L, sizeof *m, 0);
+  *m = NULL;
+  luaL_setmetatable(L, MOMENT_MT);
+  return m;
+}
+
+void tm_lua_open_moments(lua_State *L) {
+  static const luaL_Reg none[] = {{NULL, NULL}};
+  tm_lua_new_class(L, MOMENT_MT, none, moment_gc);
+}
+
+/* session:moment() -> what is done now, without tokens */
+int tm_lua_session_moment(lua_State *L) {
+  tm_lua_session *b = tm_lua_check_session(L, 1);
+  tm_moment **m = tm_lua_new_moment(L);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_moment_note(b->s, m, &err), &err);
+  return 1;
+}
+
+/* session:rewind(fresh, moment or nil) -> how many functions are lost by it */
+int tm_lua_session_rewind(lua_State *L) {
+  tm_lua_session *b = tm_lua_check_session(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  tm_moment **m = lua_isnoneornil(L, 3) ? NULL : luaL_checkudata(L, 3, MOMENT_MT);
+  int32_t n = tm_session_ps(b->s);
+  bool *fresh = lua_newuserdatauv(L, (size_t)n * sizeof *fresh, 0);
+  for (int32_t k = 0; k < n; k++) {
+    fresh[k] = lua_rawgeti(L, 2, k) != LUA_TNIL;
+    lua_pop(L, 1);
+  }
+  uint64_t lost;
+  tm_err err;
+  tm_err_clear(&err);
+  tm_status s = tm_session_rewind(b->s, m ? *m : NULL, fresh, &lost, &err);
+  tm_lua_check(L, s, &err);
+  tm_lua_push_int64(L, (int64_t)lost);
+  return 1;
+}
+
 /* session:go_on() -> does training go on?  Not when another ps is lost. */
 int tm_lua_session_go_on(lua_State *L) {
   bool on;

@@ -51,6 +51,8 @@ struct tm_ps_client {
   /* Load from a checkpoint, as begin and wait; NULL: use put. */
   tm_status (*load)(tm_ps_client *c, tm_ps_load *load, tm_err *err);
   tm_status (*loaded)(tm_ps_client *c, tm_ps_load *load, tm_err *err);
+  /* A ps that began anew is told what a checkpoint has; NULL: it never does. */
+  tm_status (*tokens)(tm_ps_client *c, const tm_token_list *q, tm_err *err);
   void (*close)(tm_ps_client *c);
 };
 

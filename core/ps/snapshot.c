@@ -345,6 +345,11 @@ static void snapshot_hang(tm_snapshot *sn) {
 
 tm_status tm_snapshot_take(tm_store *st, const tm_snapshot_item *it, int32_t n,
                            tm_snapshot **out, tm_err *err) {
+  return tm_snapshot_take_tokens(st, it, n, NULL, out, err);
+}
+
+tm_status tm_snapshot_take_tokens(tm_store *st, const tm_snapshot_item *it, int32_t n,
+                                  tm_token_list *q, tm_snapshot **out, tm_err *err) {
   *out = NULL;
   if (n < 0 || n > TM_SNAPSHOT_MAX_ITEMS)
     return tm_fail(err, TM_EINVAL, "a snapshot of %d arrays: at most %d", n,
@@ -363,6 +368,7 @@ tm_status tm_snapshot_take(tm_store *st, const tm_snapshot_item *it, int32_t n,
   tm_store_still(st);
   for (int32_t i = 0; i < n && s == TM_OK; i++) s = snapshot_note(sn, &it[i], i, err);
   if (s == TM_OK) snapshot_hang(sn);
+  if (s == TM_OK) tm_store_look(st, q);
   tm_store_go(st);
   if (s) {
     if (err && !err->task[0]) memcpy(err->task, tm_store_task(st), sizeof err->task);

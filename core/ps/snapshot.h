@@ -54,6 +54,10 @@ typedef struct tm_snapshot_part {
  * TM_EEXISTS: another snapshot is being read. */
 TM_CHECKED tm_status tm_snapshot_take(tm_store *s, const tm_snapshot_item *item,
                                       int32_t n, tm_snapshot **out, tm_err *err);
+/* The same; the turns of the closures in q (NULL: none) become those of that moment. */
+TM_CHECKED tm_status tm_snapshot_take_tokens(tm_store *s, const tm_snapshot_item *item,
+                                             int32_t n, tm_token_list *q,
+                                             tm_snapshot **out, tm_err *err);
 /* sn may be NULL.  The store must still be there. */
 void tm_snapshot_free(tm_snapshot *sn);
 int32_t tm_snapshot_count(const tm_snapshot *sn);

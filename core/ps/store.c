@@ -24,8 +24,8 @@
  *   (1) `map` holds, by uid, a list of the variable's shards here.  Guarded by `lock`.
  *   (2) A plan holds a reference on each of its shards.
  *   (3) Shards are locked in order of their addresses, each once.
- *   (4) `applying` counts the UPDATEs that change something; while `still` is set it
- *       only falls.
+ *   (4) `applying` counts the UPDATEs that change shards or tokens; while `still` is
+ *       set it only falls.  At 0 the tokens are those of what is in the shards.
  */
 struct tm_store {
   char task[48];
@@ -399,14 +399,14 @@ static tm_status store_updates(tm_store *s, tm_ps_request *rq) {
   TM_TRY(store_plan_init(&p, rq->nup, &rq->err));
   tm_status st = store_plan_updates(s, rq, &p);
   tm_token_use use;
-  if (st == TM_OK) st = tm_tokens_take(s->tokens, &rq->token, &use, &rq->err);
   if (st == TM_OK) {
-    if (!use.repeat) {
-      store_enter(s);
-      st = store_apply_all(rq, &p);
-      store_leave(s);
+    store_enter(s); /* before its token is taken: see (4) */
+    st = tm_tokens_take(s->tokens, &rq->token, &use, &rq->err);
+    if (st == TM_OK) {
+      if (!use.repeat) st = store_apply_all(rq, &p);
+      tm_tokens_end(s->tokens, &use, st == TM_OK);
     }
-    tm_tokens_end(s->tokens, &use, st == TM_OK);
+    store_leave(s);
   }
   store_plan_release(&p, rq->nup);
   return st;
@@ -516,6 +516,16 @@ tm_status tm_store_put(tm_store *s, const tm_ps_place *p, const tm_view *rows,
 
 void tm_store_refuse(tm_store *s, uint64_t incarnation) {
   tm_tokens_refuse(s->tokens, incarnation);
+}
+
+void tm_store_look(tm_store *s, tm_token_list *q) {
+  if (q && q->n) tm_tokens_look(s->tokens, q->closure, q->n, q->turns);
+}
+
+tm_status tm_store_add_tokens(tm_store *s, const tm_token_list *q, tm_err *err) {
+  tm_status st = tm_tokens_add(s->tokens, q->closure, q->turns, q->n, err);
+  if (st) store_name_task(s, err);
+  return st;
 }
 
 void tm_store_forget_tokens(tm_store *s) { tm_tokens_forget(s->tokens); }

@@ -47,6 +47,14 @@ TM_CHECKED tm_status tm_store_put(tm_store *s, const tm_ps_place *p,
                                   const tm_view *rows, tm_err *err);
 /* Refuse this incarnation's UPDATEs from now on (TM_EABORTED). */
 void tm_store_refuse(tm_store *s, uint64_t incarnation);
+/* Closures, and how many turns of each were applied (the highest and 1; 0: none). */
+typedef struct tm_token_list {
+  uint64_t *closure, *turns;
+  int32_t n;
+} tm_token_list;
+/* What a checkpoint has of these closures is in: it will not be applied again. */
+TM_CHECKED tm_status tm_store_add_tokens(tm_store *s, const tm_token_list *q,
+                                         tm_err *err);
 /* For a new coordinator, which counts closures from 1 again: forget all tokens. */
 void tm_store_forget_tokens(tm_store *s);
 

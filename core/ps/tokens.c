@@ -223,6 +223,37 @@ void tm_tokens_forget(tm_tokens *t) {
   pthread_mutex_unlock(&t->mu);
 }
 
+/* --- of a checkpoint --- */
+
+void tm_tokens_look(tm_tokens *t, const uint64_t *closure, int32_t n, uint64_t *turns) {
+  pthread_mutex_lock(&t->mu);
+  for (int32_t i = 0; i < n; i++)
+    turns[i] = (uint64_t)(uintptr_t)tm_map_get(t->seen, closure[i]);
+  pthread_mutex_unlock(&t->mu);
+}
+
+/* mu held. */
+static tm_status tokens_add(tm_tokens *t, uint64_t closure, uint64_t turns,
+                            tm_err *err) {
+  if (closure < t->lowest || (uint64_t)(uintptr_t)tm_map_get(t->seen, closure) >= turns)
+    return TM_OK;
+  if (tm_map_count(t->seen) >= TM_TOKENS_MAX)
+    return tm_fail(err, TM_EEXHAUSTED, "%d closures are unfinished on this ps",
+                   (int)TM_TOKENS_MAX);
+  void *p = (void *)(uintptr_t)turns;
+  return tm_map_put(t->seen, closure, p) ? tm_nomem(err, "a token") : TM_OK;
+}
+
+tm_status tm_tokens_add(tm_tokens *t, const uint64_t *closure, const uint64_t *turns,
+                        int32_t n, tm_err *err) {
+  tm_status s = TM_OK;
+  pthread_mutex_lock(&t->mu);
+  for (int32_t i = 0; i < n && s == TM_OK; i++)
+    s = tokens_add(t, closure[i], turns[i], err);
+  pthread_mutex_unlock(&t->mu);
+  return s;
+}
+
 /* --- to another ps --- */
 
 void tm_tokens_pack(tm_tokens *t, tm_packer *w) {

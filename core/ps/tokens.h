@@ -51,6 +51,13 @@ void tm_tokens_refuse(tm_tokens *t, uint64_t incarnation);
 /* Forget every token (a new coordinator counts closures from 1 again). */
 void tm_tokens_forget(tm_tokens *t);
 
+/* How many turns of each of these closures came (the highest and 1; 0: none).  Exact
+ * while no token is between take and end. */
+void tm_tokens_look(tm_tokens *t, const uint64_t *closure, int32_t n, uint64_t *turns);
+/* So many turns of these came; nothing is taken away. */
+TM_CHECKED tm_status tm_tokens_add(tm_tokens *t, const uint64_t *closure,
+                                   const uint64_t *turns, int32_t n, tm_err *err);
+
 /* All of it as one value; unpacking replaces what t remembers.  Failures stay in the
  * packer and unpacker. */
 void tm_tokens_pack(tm_tokens *t, tm_packer *w);

@@ -627,6 +627,103 @@ static void sums_of_parts_make_the_sum_of_the_whole(void **state) {
                        tm_crc32c(0, x, a + n));
 }
 
+/* --- tokens --- */
+
+enum { TOKEN_WRITERS = 3, TOKEN_CLOSURES = 600, TOKEN_TURNS = 3 };
+
+typedef struct token_writer {
+  tm_store *s;
+  uint64_t first;
+  atomic_bool *stop;
+} token_writer;
+
+static tm_status add_one(tm_store *s, uint64_t closure, uint32_t turn) {
+  static float one = 1;
+  tm_ps_update up = {
+      .kind = TM_PS_ADD, .uid = 3, .value = {TM_F32, tm_shape_scalar(), &one}};
+  tm_ps_request rq = {.token = {7, closure, turn, 1}, .nup = 1, .up = &up};
+  return tm_store_handle(s, &rq);
+}
+
+/* Each turn is sent twice, as after a cut. */
+static void *token_main(void *ud) {
+  token_writer *w = ud;
+  for (uint64_t c = w->first; c <= TOKEN_CLOSURES; c += TOKEN_WRITERS)
+    for (uint32_t turn = 0; turn < TOKEN_TURNS; turn++) {
+      if (atomic_load(w->stop)) return NULL;
+      if (add_one(w->s, c, turn) || add_one(w->s, c, turn)) return w;
+    }
+  return NULL;
+}
+
+static float counter_of(tm_snapshot *sn) {
+  float x;
+  tm_snapshot_piece piece;
+  tm_snapshot_next(sn, 0, 0, &x, sizeof x, &piece);
+  memcpy(&x, piece.p, sizeof x);
+  return x;
+}
+
+static void tokens_of_a_snapshot_are_those_of_its_values(void **state) {
+  (void)state;
+  uint64_t closure[TOKEN_CLOSURES], turns[TOKEN_CLOSURES];
+  const tm_snapshot_item it = {.uid = 3};
+  atomic_bool stop = false;
+  pthread_t thread[TOKEN_WRITERS];
+  token_writer w[TOKEN_WRITERS];
+  tm_err err = {0};
+  tm_store *s = store();
+  make(s, 3, tm_shape_scalar(), 0);
+  for (size_t i = 0; i < TOKEN_CLOSURES; i++) closure[i] = i + 1;
+  for (uint64_t i = 0; i < TOKEN_WRITERS; i++) {
+    w[i] = (token_writer){s, i + 1, &stop};
+    assert_int_equal(pthread_create(&thread[i], NULL, token_main, &w[i]), 0);
+  }
+  for (float x = 0; x < TOKEN_CLOSURES * TOKEN_TURNS;) {
+    tm_snapshot *sn;
+    uint64_t sum = 0;
+    tm_token_list q = {closure, turns, TOKEN_CLOSURES};
+    assert_ok_err(tm_snapshot_take_tokens(s, &it, 1, &q, &sn, &err), &err);
+    for (int i = 0; i < TOKEN_CLOSURES; i++) sum += turns[i];
+    x = counter_of(sn);
+    tm_snapshot_free(sn);
+    if (sum != (uint64_t)x) atomic_store(&stop, true);
+    assert_int_equal(sum, (uint64_t)x);
+  }
+  for (int i = 0; i < TOKEN_WRITERS; i++) {
+    void *failed;
+    pthread_join(thread[i], &failed);
+    assert_null(failed);
+  }
+  tm_store_free(s);
+}
+
+static void what_a_checkpoint_has_is_not_applied_again(void **state) {
+  (void)state;
+  uint64_t closure[] = {5, 6}, turns[] = {1, 2};
+  const tm_snapshot_item it = {.uid = 3};
+  tm_snapshot *sn;
+  tm_err err = {0};
+  tm_store *s = store();
+  make(s, 3, tm_shape_scalar(), 0);
+  tm_token_list q = {closure, turns, 2};
+  assert_ok_err(tm_store_add_tokens(s, &q, &err), &err);
+  assert_ok(add_one(s, 5, 0));
+  assert_ok(add_one(s, 6, 0));
+  assert_ok(add_one(s, 6, 1));
+  assert_ok(add_one(s, 4, 0)); /* a closure that it had nothing of */
+  assert_ok(add_one(s, 5, 1)); /* and a turn */
+  turns[1] = 1;
+  assert_ok_err(tm_store_add_tokens(s, &q, &err), &err); /* takes nothing away */
+  assert_ok(add_one(s, 6, 1));
+  assert_ok_err(tm_snapshot_take_tokens(s, &it, 1, &q, &sn, &err), &err);
+  assert_float_equal(counter_of(sn), 2, 0);
+  assert_int_equal(turns[0], 2);
+  assert_int_equal(turns[1], 2);
+  tm_snapshot_free(sn);
+  tm_store_free(s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sums_of_parts_make_the_sum_of_the_whole),
@@ -642,6 +739,8 @@ int main(void) {
       cmocka_unit_test(a_shard_may_become_a_table_or_go_meanwhile),
       cmocka_unit_test(one_snapshot_at_a_time_and_only_of_what_is_there),
       cmocka_unit_test(memory_may_run_out_anywhere),
+      cmocka_unit_test(tokens_of_a_snapshot_are_those_of_its_values),
+      cmocka_unit_test(what_a_checkpoint_has_is_not_applied_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

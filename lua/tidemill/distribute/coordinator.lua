@@ -72,7 +72,12 @@ function Coordinator.__newindex(self, key, value)
     errors.raise("invalid_argument", "coordinator.checkpoint_manager is a tm.train.CheckpointManager, got %s",
       type(value))
   end
-  if value then value:_count_by(function() return self._handle and self._handle:steps() end) end
+  if value then
+    value:_count_by(function()
+      local session = self._handle and self.strategy._session
+      return session and { [session:vars()] = session:moment() }
+    end)
+  end
   rawset(self, "_manager", value)
 end
 

@@ -23,8 +23,7 @@ local M = {}
 local SLICE = 0.05
 local PAUSE = 0.25 -- seconds between two tries, when the first ones failed
 
---- Of each strategy with such a policy: { strategy, policy, busy, rollbacks, listeners,
---- last }; last[task] is from where and after how many functions a ps was restored.
+--- Of each strategy with such a policy: { strategy, policy, busy, rollbacks, listeners }.
 local policies = setmetatable({}, { __mode = "k" })
 
 local function warn(...) core.log("warn", (...):format(select(2, ...))) end
@@ -90,15 +89,18 @@ local function tell_rest(made, fresh, path, brought)
   end
 end
 
+--- Path, ps, and what how many functions changed is lost.
 local function bring_back(self, manager)
-  local fresh, made = self.strategy._session:remake()
+  local session = self.strategy._session
+  local fresh, made = session:remake()
   local list = {}
   for k in pairs(fresh) do list[#list + 1] = self.strategy._ps_tasks[k + 1] end
   table.sort(list)
   local some = self.policy == "restore_shards" and #list < self.strategy.num_ps
   local path, status = from_latest(manager, some and fresh or nil)
   tell_rest(made, fresh, path, status and status.brought or {})
-  return path, list
+  local moments = path and manager._marks[path]
+  return { path = path, ps = list, closures = session:rewind(fresh, moments and moments[session:vars()]) }
 end
 
 -- --- when ---
@@ -112,15 +114,15 @@ local function all_there(session, patient)
   return true
 end
 
---- Restore and go on: path and ps, or false when it is not over.
+--- Restore and go on: what was done, or false when it is not over.
 local function restore(self, manager, patient)
   local session, tries = self.strategy._session, 0
   while all_there(session, patient) do
-    local ok, path, ps = pcall(outside, bring_back, self, manager)
-    if ok and session:go_on() then return true, path, ps end
+    local ok, event = pcall(outside, bring_back, self, manager)
+    if ok and session:go_on() then return event end
     if not ok then
-      if not errors.is_error(path, "unavailable") then error(path, 0) end
-      session:suspect(path.task)
+      if not errors.is_error(event, "unavailable") then error(event, 0) end
+      session:suspect(event.task)
       session:suspect()
     end
     tries = tries + 1
@@ -130,26 +132,14 @@ local function restore(self, manager, patient)
   return false
 end
 
---- How many functions were done since what these ps hold now, at most.
-local function count_lost(self, manager, path, ps)
-  local steps, lost = self.strategy._coordinator._handle:steps(), 0
-  for _, task in ipairs(ps) do
-    local last = self.last[task]
-    local base = math.max(path and manager._marks[path] or 0, last and last.path == path and last.steps or 0)
-    lost = math.max(lost, steps - base)
-    self.last[task] = { path = path, steps = steps }
-  end
-  return lost
-end
-
 --- Count it, say it, tell whoever wants to know.
-local function finish(self, manager, path, ps)
-  local closures = count_lost(self, manager, path, ps)
+local function finish(self, event)
+  local path = event.path
   self.rollbacks = self.rollbacks + 1
-  warn("%s restored from %s; what %d functions changed %s is lost", table.concat(ps, ", "),
-    path and '"' .. path .. '"' or "initial values", closures,
+  warn("%s restored from %s; what %d functions changed %s is lost", table.concat(event.ps, ", "),
+    path and '"' .. path .. '"' or "initial values", event.closures,
     self.policy == "restore" and "since" or "there since")
-  for _, fn in ipairs(self.listeners) do fn { path = path, closures = closures, ps = ps } end
+  for _, fn in ipairs(self.listeners) do fn { path = path, closures = event.closures, ps = event.ps } end
 end
 
 --- Restore what is lost.  patient: until it is done.  True when it was done.
@@ -160,21 +150,21 @@ local function mend(self, patient)
   if not why then return false end
   local manager = manager_of(self, why)
   self.busy = true
-  local ok, done, path, ps = pcall(restore, self, manager, patient)
+  local ok, event = pcall(restore, self, manager, patient)
   self.busy = false
   if not ok then
     strategy._session:suspect()
-    error(done, 0)
+    error(event, 0)
   end
-  if done then finish(self, manager, path, ps) end
-  return done
+  if event then finish(self, event) end
+  return event and true
 end
 
 -- --- who asks ---
 
 --- Look after a strategy that was just made.
 function M.watch(strategy, policy)
-  policies[strategy] = { strategy = strategy, policy = policy, rollbacks = 0, listeners = {}, last = {} }
+  policies[strategy] = { strategy = strategy, policy = policy, rollbacks = 0, listeners = {} }
 end
 
 --- A strategy is closed.

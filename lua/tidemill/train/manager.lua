@@ -170,12 +170,12 @@ local function due(self, now, check_interval)
   return not check_interval or now >= self._last_step + self.checkpoint_interval
 end
 
---- Note at how many functions each checkpoint was made: count() says how many are done.
-function methods:_count_by(count) self._count = count end
+--- Note how far training was at each checkpoint: now() says how far it is, by clusters.
+function methods:_count_by(now) self._now = now end
 
 --- Only those that the list still has.
-local function mark(self, path, at)
-  local marks = { [path] = at }
+local function mark(self, path, moments)
+  local marks = { [path] = moments }
   for _, p in ipairs(self.checkpoints) do marks[p] = marks[p] or self._marks[p] end
   self._marks = marks
 end
@@ -195,7 +195,6 @@ function methods:save(given, more)
   local now = self.checkpoint_interval and step(self)
   if not due(self, now, o.check_interval) then return nil end
   local prefix = state.join(self.directory, self._o.checkpoint_name)
-  local at = self._count and self._count()
   local how = self._increments and self._increments:how() or {}
   how.stream = self._o.stream
   local path, err = self.checkpoint:save(prefix, { number = o.checkpoint_number, keep_state = true, how = how })
@@ -206,7 +205,7 @@ function methods:save(given, more)
   ok, err = record(self, name, self._forget)
   if not ok then return nil, err end
   self._forget, self._last_step = nil, now
-  mark(self, path, at)
+  mark(self, path, saving.last and saving.last.moments)
   local leave, gone = sweep(self)
   delete(self, gone)
   if #leave > 0 then ok, err = record(self, nil, leave) end
@@ -221,7 +220,7 @@ function methods:restore_or_initialize()
     local status, err = self.checkpoint:restore(path)
     if not status then return nil, err end
     if self.checkpoint_interval then self._last_step = step(self) end
-    mark(self, path, self._count and self._count())
+    mark(self, path, self._now and self._now())
     return path
   end
   if self._o.init_fn then self._o.init_fn() end
