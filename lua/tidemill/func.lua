@@ -139,11 +139,14 @@ local function trace_now(self, args)
   self.trace_count = self.trace_count + 1
   local graph = core.graph_optimize(raw)
   return {
-    graph = graph, results = shape, types = types, handles = variable.handles(core.graph_variables(graph)),
-    --- Results in the structure of the function, from the flat list of tensors.
-    rebuild = function(list)
-      return nest.unpack(nest.map(function(i) return list[i.at] end, shape))
-    end,
+    graph = graph, handles = variable.handles(core.graph_variables(graph)),
+    out = {
+      results = shape, types = types,
+      --- Results in the structure of the function, from the flat list of tensors.
+      rebuild = function(list)
+        return nest.unpack(nest.map(function(i) return list[i.at] end, shape))
+      end,
+    },
   }
 end
 
@@ -211,13 +214,12 @@ symbolic = function(tr, x)
   return symbolic_plain(tr, x)
 end
 
---- For a coordinator: graph, flat inputs, and how to rebuild the results.
+--- For a coordinator: the trace (graph; out: how results are rebuilt, their types), and
+--- the flat list of inputs.
 function Function:_concrete(args)
   local list = { n = args.n or #args }
   for i = 1, list.n do list[i] = args[i] end
-  local c, flat = concrete(self, list)
-  return { graph = c.graph, args = flat, rebuild = c.rebuild, handles = c.handles, results = c.results,
-    types = c.types }
+  return concrete(self, list)
 end
 
 local function inputs_of(flat)
@@ -257,7 +259,7 @@ function Function:__call(...)
   if core.tracing() then return inlined(self, ...) end
   local c, flat = concrete(self, args)
   c.program = c.program or core.program(c.graph)
-  return c.rebuild { core.run(c.program, inputs_of(flat)) }
+  return c.out.rebuild { core.run(c.program, inputs_of(flat)) }
 end
 
 local methods = { _concrete = Function._concrete }

@@ -33,7 +33,7 @@ local function timeout_of(where, opts)
 end
 
 --- Wait for the result, as tensors.
-function RemoteValue:get(opts) return self._rebuild(outputs(self, timeout_of("get", opts))) end
+function RemoteValue:get(opts) return self._out.rebuild(outputs(self, timeout_of("get", opts))) end
 
 local function plain(x)
   if type(x) == "table" and getmetatable(x) == nil then return nest.map(plain, x) end
@@ -116,15 +116,15 @@ end
 --- nil; that it is to be waited for goes to `after`.
 local function stand_in(args, path, after)
   if getmetatable(args) == RemoteValue then
-    if args._results.n == 0 then
+    if args._out.results.n == 0 then
       after[#after + 1] = { args._handle, 1, path }
       return nil
     end
     local r = nest.map(function(slot)
-      local p = func.placeholder(args._types[slot.at])
+      local p = func.placeholder(args._out.types[slot.at])
       p.remote = { args._handle, slot.at, path }
       return p
-    end, args._results)
+    end, args._out.results)
     if r.n == 1 then return r[1] end
     r.n = nil
     return r
@@ -177,20 +177,18 @@ local function schedule(self, fn, args, only)
   end
   args = per_worker.expand(self, args)
   local f = as_function(self, fn)
-  local concrete = self.strategy:scope(function() return f:_concrete(args) end)
-  if not self._checked[concrete.graph] then
-    handle:check(concrete.graph)
-    self._checked[concrete.graph] = true
+  local trace, flat = self.strategy:scope(function() return f:_concrete(args) end)
+  if not self._checked[trace.graph] then
+    handle:check(trace.graph)
+    self._checked[trace.graph] = true
   end
-  local flat = concrete.args
   for i = 1, #flat do flat[i] = flat_argument(self, flat[i]) end
-  local value = handle:schedule(concrete.graph, flat, only, after)
+  local value = handle:schedule(trace.graph, flat, only, after)
   while not value do
     wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice) end)
-    value = handle:schedule(concrete.graph, flat, only, after)
+    value = handle:schedule(trace.graph, flat, only, after)
   end
-  return setmetatable({ _handle = value, _rebuild = concrete.rebuild, _results = concrete.results,
-    _types = concrete.types }, RemoteValue)
+  return setmetatable({ _handle = value, _out = trace.out }, RemoteValue)
 end
 
 --- Queue fn(args...) for some worker; returns a RemoteValue at once.
