@@ -82,16 +82,16 @@ describe("workers", function()
 
   it("that start again at the same address are back at work within half a second", function()
     open { workers = 2, ps = 2 }
-    local it = c:create_per_worker_dataset(tm.data.range(1000000)):iterator()
-    local f = tm.func(function(it)
-      local x = it:next()
+    local batches = c:create_per_worker_dataset(tm.data.range(1000000)):iterator()
+    local f = tm.func(function(iterator)
+      local x = iterator:next()
       tm.sleep(0.002)
       count()
       return x
     end)
     local n = 0
     for round = 1, 3 do
-      for _ = 1, 1500 do c:schedule(f, { it }) end
+      for _ = 1, 1500 do c:schedule(f, { batches }) end
       n = n + 1500
       P.sleep(0.05)
       T.worker[1]:kill()
@@ -158,13 +158,13 @@ describe("workers", function()
       tm.sleep(0.02)
       return x
     end):shuffle(8)
-    local it = c:create_per_worker_dataset(ds):iterator()
-    local f = tm.func(function(it)
-      local x = it:next()
+    local batches = c:create_per_worker_dataset(ds):iterator()
+    local f = tm.func(function(iterator)
+      local x = iterator:next()
       count()
       return x
     end)
-    for _ = 1, 60 do c:schedule(f, { it }) end
+    for _ = 1, 60 do c:schedule(f, { batches }) end
     for _ = 1, 3 do
       P.sleep(0.12) -- the buffer of the shuffle is being filled
       T.worker[1]:kill()
@@ -345,10 +345,10 @@ describe("workers", function()
 
   it("that are slow do not hold up the last functions, nor lose a batch", function()
     open { workers = 2, ps = 1 }
-    local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
-    local f = tm.func(function(it)
+    local batches = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
+    local f = tm.func(function(iterator)
       count()
-      return it:next()
+      return iterator:next()
     end)
     local nap = slow(0.4)
     local seen, n = {}, 0
@@ -356,7 +356,7 @@ describe("workers", function()
       local t = P.now()
       c:schedule(nap)
       local r = {}
-      for i = 1, 6 do r[i] = c:schedule(f, { it }) end
+      for i = 1, 6 do r[i] = c:schedule(f, { batches }) end
       for i = 1, 6 do
         local x = r[i]:fetch()
         seen[x] = (seen[x] or 0) + 1
@@ -422,14 +422,14 @@ describe("workers", function()
     c = D.ClusterCoordinator(strategy)
     strategy:scope(function() counters = { tm.Variable(0, { dtype = "int64" }) } end)
     count = function() counters[1]:assign_add(1) end
-    local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
-    local f = tm.func(function(it)
-      it:next()
+    local batches = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
+    local f = tm.func(function(iterator)
+      iterator:next()
       tm.sleep(0.005)
       count()
       return D.current_worker_index()
     end)
-    for _ = 1, 100 do c:schedule(f, { it }) end
+    for _ = 1, 100 do c:schedule(f, { batches }) end
     assert.equal(1, c:add_worker(second))
     assert.equal(2, strategy.num_workers)
     assert.equal("connecting", state(2))
@@ -438,11 +438,10 @@ describe("workers", function()
     T.jobs.worker[2] = second
     T:task("worker", 1)
     await(2, "ready")
-    local r = {}
-    for i = 1, 100 do r[i] = c:schedule(f, { it }) end
+    for _ = 1, 100 do c:schedule(f, { batches }) end
     exact(200)
     assert.is_true(c:stats().workers[2].steps > 20)
-    for _ = 1, 50 do c:schedule(f, { it }) end
+    for _ = 1, 50 do c:schedule(f, { batches }) end
     c:remove_worker(T.jobs.worker[1])
     assert.equal(1, strategy.num_workers)
     await(1, "removed")
@@ -457,24 +456,24 @@ describe("workers inside this process", function()
     local strategy = D.ParameterServerStrategy(D.local_cluster { workers = 1, ps = 1 })
     local c = D.ClusterCoordinator(strategy)
     local v = strategy:scope(function() return tm.Variable(0, { dtype = "int64" }) end)
-    local it = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
-    local f = tm.func(function(it)
-      it:next()
+    local batches = c:create_per_worker_dataset(tm.data.range(100000)):iterator()
+    local f = tm.func(function(iterator)
+      iterator:next()
       tm.sleep(0.002)
       v:assign_add(1)
       return D.current_worker_index()
     end)
-    for _ = 1, 50 do c:schedule(f, { it }) end
+    for _ = 1, 50 do c:schedule(f, { batches }) end
     assert.equal(1, c:add_worker "another")
     local seen = {}
-    for i = 1, 50 do seen[i] = c:schedule(f, { it }) end
+    for i = 1, 50 do seen[i] = c:schedule(f, { batches }) end
     c:join()
     local both = {}
     for i = 1, 50 do both[seen[i]:fetch()] = true end
     assert.same({ [0] = true, [1] = true }, both)
     local each = strategy:scope(function() return D.PerWorkerVariable(3) end)
     assert.equal(2, #each:read_all())
-    for _ = 1, 20 do c:schedule(f, { it }) end
+    for _ = 1, 20 do c:schedule(f, { batches }) end
     c:remove_worker(0)
     c:join()
     assert.is_truthy(P.eventually(2, function() return c:stats().workers[1].state == "removed" end))
