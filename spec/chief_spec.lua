@@ -82,7 +82,8 @@ describe("two chiefs", function()
       local function train()
         for _ = 1, 19 do c:schedule(slow) end
         while not io.open(over) do c:join() tm.sleep(0.001) end -- the other one has ended
-        c:schedule(slow):fetch()
+        c:schedule(slow)
+        c:join()
         return v:read():item()
       end
       local ok, e = pcall(train)
