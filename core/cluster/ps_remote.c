@@ -175,31 +175,36 @@ static bool remote_give_up(remote_client *r, int64_t since, int64_t tried, bool 
   return now - since > all;
 }
 
+/* One try to connect at the present place and to send what is outstanding. */
+static tm_status remote_retry(remote_client *r, int *kept, tm_err *why) {
+  tm_err_clear(why);
+  tm_status s = remote_connect(r, REMOTE_TRY_NS, why);
+  if (s == TM_OK && (s = remote_transmit(r, why)) == TM_OK) return TM_OK;
+  remote_disconnect(r);
+  if (s == TM_EAGAIN) *kept = r->at;
+  if (s == TM_EUNAVAILABLE && *kept == r->at) *kept = -1;
+  return s;
+}
+
 /* Connect and send what is outstanding.  *err is of the cut, and stays where there is
  * no more to say.  since: when it was cut first. */
 static tm_status remote_again(remote_client *r, int64_t since, tm_err *err) {
-  int64_t pause = 2000000;
+  int64_t pause = 2000000, tried;
   tm_status s;
   tm_err why;
   int kept = -1; /* the place that keeps a copy, which may become the primary */
   bool silent = r->ch && !tm_channel_cut(r->ch);
   remote_disconnect(r);
   if (silent || tm_cancelled(r->place[r->at].lost)) remote_turn(r);
-  for (;;) {
-    int64_t tried = tm_now_ns();
-    tm_err_clear(&why);
-    s = remote_connect(r, REMOTE_TRY_NS, &why);
-    if (s == TM_OK && (s = remote_transmit(r, &why)) == TM_OK) return TM_OK;
-    remote_disconnect(r);
-    if (s == TM_EAGAIN) kept = r->at;
-    if (s == TM_EUNAVAILABLE && kept == r->at) kept = -1;
+  while (tried = tm_now_ns(), (s = remote_retry(r, &kept, &why)) != TM_OK) {
     bool away = s == TM_EUNAVAILABLE || s == TM_EAGAIN;
     if (!away || remote_give_up(r, since, tried, kept < 0)) break;
     remote_turn(r);
     if (r->at == 0 || r->nplace == 1) tm_sleep_ns(pause);
     if (pause < 100000000) pause += pause / 2;
   }
-  if (s == TM_EAGAIN) s = TM_EUNAVAILABLE;
+  if (s == TM_OK) return s;
+  s = remote_not_served(s, NULL);
   if (s == TM_EUNAVAILABLE && !r->anew) return err->code;
   *err = why;
   if (!err->task[0]) memcpy(err->task, r->c.task, sizeof err->task);
