@@ -45,7 +45,7 @@ static void server_start(server *s, int index) {
   char task[48];
   snprintf(task, sizeof task, "/job:ps/task:%d", index);
   assert_ok(tm_ps_service_new(task, &s->service));
-  assert_ok(tm_ps_service_reset(s->service, -1));
+  assert_ok(tm_ps_service_reset(s->service, -1, 0));
   assert_ok(tm_netloop_new(2, &s->loop));
   tm_listen_options o = {.address = "127.0.0.1:0",
                          .self = {.cluster = "c", .incarnation = 1},
