@@ -29,7 +29,7 @@ local state = s:scope(function()
   return { table = tm.Variable(tm.zeros{ rows, 4 }), dense = tm.Variable(tm.zeros{ 7, 3 }),
     count = tm.Variable(0, { dtype = "int64", trainable = false }), optimizer = optimizer,
     big = what:find "big" and tm.Variable(function(shape) return tm.zeros(shape) end,
-      { shape = { 1 << 20, 32 }, dtype = "float32" }) or nil }
+      { shape = { 1048576, 32 }, dtype = "float32" }) or nil }
 end)
 local step = tm.func(function(ids)
   local tape = tm.GradientTape()

@@ -142,7 +142,8 @@ describe("a save onto a disk", function()
 
   -- With a small disk of its own, in a name space where that needs no rights.
   it("that is full, or may not be written, fails and leaves the latest", function()
-    if not os.execute "unshare -rm true 2>/dev/null" then
+    local can = os.execute "unshare -rm true 2>/dev/null"
+    if can ~= true and can ~= 0 then
       return pending "needs user and mount name spaces (unshare -rm)"
     end
     local dir = P.dir()

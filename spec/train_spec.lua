@@ -480,10 +480,10 @@ describe("tm.train", function()
 
   describe("tidemill inspect", function()
     local function inspect(args)
-      local p = io.popen((os.getenv "TM_BUILD" or "build") .. "/tidemill inspect " .. args .. " 2>&1")
-      local out = p:read "a"
-      local _, _, status = p:close()
-      return out, status
+      local p = io.popen((os.getenv "TM_BUILD" or "build") .. "/tidemill inspect " .. args .. " 2>&1; echo status $?")
+      local out = p:read "*a"
+      p:close()
+      return out, tonumber(out:match "status (%d+)%s*$")
     end
 
     it("lists what a checkpoint holds, and says whether it is whole", function()
