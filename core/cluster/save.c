@@ -59,8 +59,9 @@ typedef struct save {
   save_ps *ps; /* nps */
   char dir[TM_PATH_MAX];
   char token[TM_SNAPSHOT_TOKEN];
-  bool asked;         /* the snapshots were asked for */
-  tm_ckpt_base *base; /* NULL: everything is written */
+  bool asked;                                 /* the snapshots were asked for */
+  tm_status (*moment)(void *ud, tm_err *err); /* while no UPDATE begins */
+  tm_ckpt_base *base;                         /* NULL: everything is written */
 } save;
 
 static tm_status save_nomem(tm_err *err) { return tm_nomem(err, "a checkpoint"); }
@@ -165,13 +166,13 @@ static tm_status save_take(void *ud, tm_err *err) {
 static tm_status save_moment(save *v, tm_err *err) {
   int64_t end = tm_now_ns() + SAVE_WAIT_NS;
   tm_coordinator *c = v->s->coordinator;
-  if (!c) return save_take(v, err);
+  if (!c) return v->moment(v, err);
   for (;;) {
     if (tm_cancelled(v->opt.cancel))
       return tm_fail(err, TM_ECANCELLED, "the checkpoint was given up");
     if (tm_session_lost(v->s, err)) return TM_EUNAVAILABLE;
     tm_status s =
-        tm_coordinator_barrier(c, SAVE_GATE_NS, v->opt.cancel, save_take, v, err);
+        tm_coordinator_barrier(c, SAVE_GATE_NS, v->opt.cancel, v->moment, v, err);
     if (s && tm_session_lost(v->s, err)) return TM_EUNAVAILABLE;
     if (s != TM_ETIMEOUT || v->asked || tm_now_ns() > end) return s;
     if (err) tm_err_clear(err);
@@ -504,15 +505,22 @@ static void save_open_base(save *v) {
            err.msg);
 }
 
+/* All of it while no UPDATE begins: nothing can outrun the disk. */
+static tm_status save_still(void *ud, tm_err *err) {
+  TM_TRY(save_take(ud, err));
+  return save_files(ud, err);
+}
+
 static tm_status save_run(save *v, const tm_save_item *item, size_t n, tm_err *err) {
   TM_TRY(tm_path_absolute(v->dir, tm_ckpt_directory(v->w), err));
   save_open_base(v);
   TM_TRY(save_pieces(v, item, n, err));
   TM_TRY(save_lanes(v, err));
   int64_t start = tm_now_ns();
+  v->moment = v->opt.still ? save_still : save_take;
   TM_TRY(save_moment(v, err));
   v->report.pause_ns = tm_now_ns() - start;
-  TM_TRY(save_files(v, err));
+  if (!v->opt.still) TM_TRY(save_files(v, err));
   return save_index(v, err);
 }
 

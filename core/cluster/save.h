@@ -26,6 +26,7 @@ typedef struct tm_save_item {
 
 typedef struct tm_save_options {
   bool stream; /* the chief writes all files */
+  bool still;  /* no UPDATE begins until they are written */
   /* Of row tables write only the rows that changed since the checkpoint at `base` (or
    * the one that it was based on) was saved with this mark.  NULL: all. */
   const char *base;
@@ -45,7 +46,9 @@ typedef struct tm_save_report {
 } tm_save_report;
 
 /* A slot that no shard has made is left out.  TM_EUNAVAILABLE: a ps was lost meanwhile;
- * TM_EEXHAUSTED: a full disk, naming path and task. */
+ * TM_EEXHAUSTED: a full disk, naming path and task.
+ * TM_EABORTED: rows changed faster than they could be written, and training did not
+ * wait any longer; not with `still`. */
 TM_CHECKED tm_status tm_session_save(tm_session *s, tm_ckpt_writer *w,
                                      const tm_save_item *item, size_t n,
                                      const tm_save_options *opt, tm_save_report *report,

@@ -125,7 +125,7 @@ static int save_push(lua_State *L, const tm_save_report *r) {
   return 1;
 }
 
-/* { stream, mark, base, base_mark } at i; texts stay while it is on the stack */
+/* { stream, still, mark, base, base_mark } at i; texts stay while it is on the stack */
 static tm_save_options save_options(lua_State *L, int i) {
   tm_save_options opt = {.cancel = &tm_lua_ctx(L)->cancel};
   if (lua_isnoneornil(L, i)) return opt;
@@ -136,12 +136,15 @@ static tm_save_options save_options(lua_State *L, int i) {
   opt.base = save_text(L, "base");
   lua_getfield(L, -1, "stream");
   opt.stream = lua_toboolean(L, -1);
-  lua_pop(L, 2);
+  lua_getfield(L, -2, "still");
+  opt.still = lua_toboolean(L, -1);
+  lua_pop(L, 3);
   return opt;
 }
 
-/* writer:save(items, { stream, mark, base, base_mark }) -> { pause, bytes, streamed,
- * lent, patched, moments = { [session:vars()] = moment } }, or nil and the error */
+/* writer:save(items, { stream, still, mark, base, base_mark }) -> { pause, bytes,
+ * streamed, lent, patched, moments = { [session:vars()] = moment } }, or nil and the
+ * error */
 int tm_lua_ckpt_save(lua_State *L) {
   tm_ckpt_writer *w = tm_lua_check_writer(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);

@@ -213,7 +213,7 @@ void tm_keep_wait(tm_keep *k, int64_t *patience_ns) {
   int64_t start = tm_now_ns();
   if (*patience_ns > 0) pool_wait(k->pool, *patience_ns);
   *patience_ns -= tm_now_ns() - start;
-  if (*patience_ns <= 0) pool_give_up(k->pool, TM_EEXHAUSTED);
+  if (*patience_ns <= 0) pool_give_up(k->pool, TM_EABORTED);
 }
 
 /* --- taking --- */

@@ -102,12 +102,20 @@ local function write_all(path, tree, how)
 end
 
 --- Save a tree at a path: the path, or nil and the error.
----@param how? { stream: boolean, mark: integer, base: string, base_mark: integer }  stream:
----this process writes all files, also those of ps; mark: a later save may be based on
----this one; base, base_mark: this one is based on an earlier (core/cluster/save.h)
+---@param how? { stream: boolean, still: boolean, mark: integer, base: string, base_mark: integer }
+---stream: this process writes all files, also those of ps; still: no update begins until
+---they are written; mark: a later save may be based on this one; base, base_mark: this one
+---is based on an earlier (core/cluster/save.h)
 function M.save(path, tree, how)
-  M.last = nil
+  how, M.last = how or {}, nil
   local ok, x = pcall(write_all, path, tree, how)
+  if not ok and errors.is_error(x, "aborted") and not how.still then
+    -- Rows changed faster than they were written (another chief: it fails again at once).
+    core.log("info", ("saving \"%s\" again, without updates meanwhile: %s"):format(path, x.message))
+    how.still = true
+    ok, x = pcall(write_all, path, tree, how)
+    how.still = nil
+  end
   if ok then return x end
   return nil, errors.wrap(x)
 end
