@@ -1,5 +1,5 @@
--- What users of other systems asked for about tasks that die and tasks that never end, by
--- the number of the thread in the list of such threads.
+-- What users of other systems asked for about tasks that die, tasks that never end, and the
+-- data of tasks, by the number of the thread in the list of such threads (docs/failures.md).
 local clusters = dofile "spec/tools/cluster.lua"
 local P = clusters.P
 
@@ -93,6 +93,127 @@ describe("pain point", function()
       no_trouble(p)
     end)
     assert.is_true(P.now() - t > 0.5)
+  end)
+
+  it("7 (apache/mxnet#7153): recovery is the core's: also when stock Lua runs the chief", function()
+    local T = clusters.start(2, 2)
+    local script = P.script(head .. [[
+      for _ = 1, 200 do c:schedule(slow) end
+      say "go"
+      c:join { timeout = 10 }
+      say(v:read():item())
+      c:close()
+    ]])
+    local boss = P.start({ "lua5.4", script }, { TM_CONFIG = T:config("chief", 0) })
+    assert.is_truthy(boss:says "go", boss:err())
+    P.sleep(0.1)
+    T:kill("worker", 0)
+    T:run("worker", 0)
+    assert.equal(0, boss:wait(10), boss:out() .. boss:err())
+    assert.equal("go\n200\n", boss:out())
+  end)
+
+  it("8 (bytedance/byteps#437): a straggler keeps what it has begun, nothing else waits for it", function()
+    local T = clusters.start(2, 1)
+    local boss = T:chief(head:gsub("ps = 2", "ps = 1") .. [[
+      local nap = tm.func(function() tm.sleep(0.8) v:assign_add(1) end)
+      for _ = 1, 20 do c:schedule(slow) end
+      c:join()
+      local last = c:schedule(nap)
+      local list, t = {}, tm.time()
+      for i = 1, 40 do list[i] = c:schedule(slow) end
+      for i = 1, 40 do list[i]:get() end
+      say(tm.time() - t < 0.7 or tm.time() - t, last:done())
+      c:join()
+      say(v:read():item())
+    ]])
+    assert.equal(0, boss:wait(10), boss:out() .. boss:err())
+    assert.equal("true\tfalse\n61\n", boss:out())
+  end)
+
+  it("12 (horovod/horovod#3264): all workers of one host die, the survivors go on", function()
+    local T = clusters.start(4, 1)
+    local boss = T:chief(head:gsub("workers = 2, ps = 2", "workers = 4, ps = 1") .. [[
+      for _ = 1, 300 do c:schedule(slow) end
+      say "go"
+      c:join { timeout = 10 }
+      local w = c:stats().workers
+      say(v:read():item(), w[1].state, w[2].state)
+    ]])
+    assert.is_truthy(boss:says "go", boss:err())
+    P.sleep(0.1)
+    for i = 2, 3 do T.tasks.worker[i]:kill() end
+    assert.equal(0, boss:wait(10), boss:out() .. boss:err())
+    assert.equal("go\n300\tready\tready\n", boss:out(), boss:err())
+    for i = 0, 1 do
+      assert.is_nil(T.tasks.worker[i]:status())
+      no_trouble(T.tasks.worker[i])
+    end
+  end)
+
+  it("14 (pytorch/pytorch#111646): a missed heartbeat is a lost worker, and nobody hangs", function()
+    local T = clusters.start(2, 1)
+    local boss = T:chief(head:gsub("ps = 2", "ps = 1"):gsub("heartbeat_timeout = 1.5", "heartbeat_timeout = 0.6") .. [[
+      for _ = 1, 100 do c:schedule(slow) end
+      say "go"
+      c:join { timeout = 3 }
+      say(v:read():item(), c:stats().workers[2].state ~= "ready")
+      while c:stats().workers[2].state ~= "ready" do tm.sleep(0.01) end
+      say "back"
+    ]])
+    assert.is_truthy(boss:says "go", boss:err())
+    P.sleep(0.1)
+    T:signal("STOP", "worker", 1)
+    assert.is_truthy(boss:says("100\ttrue\n", 4), boss:out() .. boss:err())
+    T:signal("CONT", "worker", 1)
+    assert.equal(0, boss:wait(5), boss:out() .. boss:err())
+    assert.is_truthy(boss:out():find "back\n$", boss:out())
+  end)
+
+  it("22 (tensorflow/tensorflow#61129): each worker has its part of the files, uneven or not", function()
+    local T = clusters.start(2, 1)
+    local names = {}
+    for i, n in ipairs { 1, 4, 2 } do
+      names[i] = T.dir .. ("/part %d.txt"):format(i)
+      local file = assert(io.open(names[i], "w"))
+      for k = 1, n do file:write(i * 10 + k, "\n") end
+      file:close()
+    end
+    local boss = T:chief(head:gsub("ps = 2", "ps = 1") .. [[
+      local function lines()
+        return tm.data.text_line{ files = arg }:shard(2, D.current_worker_index())
+          :map(function(line) tm.print("read", line) return line end)
+      end
+      local take = tm.func(function(i) tm.sleep(0.005) return D.current_worker_index(), i:next() end)
+      -- Seven lines: one worker has four, the other three and then what stands for the end.
+      local padded = c:create_per_worker_dataset(function()
+        return lines():concatenate(tm.data.from_tensor_slices(tm.tensor { "" }):rep())
+      end):iterator()
+      local list, by = {}, { [0] = {}, {} }
+      while #by[0] + #by[1] < 7 do
+        for i = 1, 4 do list[i] = c:schedule(take, { padded }) end
+        for _, r in ipairs(list) do
+          local who, line = r:fetch()
+          if line ~= "" then table.insert(by[who], line) end
+        end
+      end
+      -- Without that, who has no more says so; the coordinator goes on.
+      local bare = c:create_per_worker_dataset(lines):iterator()
+      for _ = 1, 8 do c:schedule(take, { bare }) end
+      local ok, e = pcall(c.join, c)
+      assert(not ok and tm.is_error(e, "out_of_range") and e.task:find "^/job:worker/task:[01]$", tostring(e))
+      say(table.concat(by[0], " "))
+      say(table.concat(by[1], " "))
+      c:schedule(slow)
+      c:join()
+      say(v:read():item())
+    ]], table.unpack(names))
+    assert.equal(0, boss:wait(10), boss:out() .. boss:err())
+    assert.equal("11 22 24 32\n21 23 31\n1\n", boss:out(), boss:err())
+    -- Their ops ran there, not on the chief.
+    assert.is_nil(boss:err():find("read", 1, true))
+    assert.is_truthy(T.tasks.worker[0]:err():find("read 32", 1, true), T.tasks.worker[0]:err())
+    assert.is_truthy(T.tasks.worker[1]:err():find("read 31", 1, true), T.tasks.worker[1]:err())
   end)
 
   it("69 (kubeflow/trainer#774, #661, #1059): servers end when the job is done, and their logs are kept", function()

@@ -103,7 +103,7 @@ describe("after a lost ps was restored", function()
     assert.is_truthy(out:find "\t2\n$", out)
   end)
 
-  it("what no checkpoint has starts from its initial value, or is zero where that was large: the log says so", function()
+  it("what no checkpoint has starts from its initial value, or is zero where that was large; it is logged", function()
     local out, err = killed(1, "restore", [[
       local small, large, drawn, late
       strategy:scope(function()

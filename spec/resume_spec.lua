@@ -172,7 +172,9 @@ describe("the iterator of a worker that comes back", function()
       local k = clusters.start(2, 1)
       k:chief((script(2, [[
         local v = strategy:scope(function() return tm.Variable(0, { dtype = "int64" }) end)
-        local it = c:create_per_worker_dataset(tm.data.range(1000):with_options{ on_restart = ]] .. ("%q"):format(option) .. [[ })
+        local option = ]] .. ("%q"):format(option) .. [[
+
+        local it = c:create_per_worker_dataset(tm.data.range(1000):with_options{ on_restart = option })
           :iterator()
         local f = tm.func(function(i)
           local x = i:next()

@@ -92,7 +92,8 @@ end
 local once = [[
 local tm = require "tidemill"
 local dir, rows, go = arg[1], tonumber(arg[2]), arg[3]
-local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.resolver{ workers = 1, ps = 2 }, { placement = "round_robin",
+local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.resolver{ workers = 1, ps = 2 }, {
+  placement = "round_robin",
   heartbeat_timeout = 1, heartbeat_interval = 0.1 })
 local c = tm.distribute.ClusterCoordinator(strategy)
 local root = strategy:scope(function()
@@ -180,7 +181,8 @@ describe("saving a cluster", function()
   local function tasks(env, how)
     local list = {}
     for i = 0, 1 do
-      list["ps" .. i] = P.start({ "sh", "-c", (how and how(i) or "") .. ' exec "$@"', "sh", P.tidemill, "ps" }, env("ps", i))
+      local command = (how and how(i) or "") .. ' exec "$@"'
+      list["ps" .. i] = P.start({ "sh", "-c", command, "sh", P.tidemill, "ps" }, env("ps", i))
     end
     list.worker0 = P.run({ "worker" }, env("worker", 0))
     return list
@@ -197,7 +199,8 @@ describe("saving a cluster", function()
     local pwd = io.popen "pwd"
     local tidemill = P.tidemill:sub(1, 1) == "/" and P.tidemill or pwd:read "l" .. "/" .. P.tidemill
     pwd:close()
-    local p = P.start({ "sh", "-c", 'cd "$0" && exec "$@"', dir, tidemill, single, "/proc/self/cwd", "1000" }, env("chief", 0))
+    local p = P.start({ "sh", "-c", 'cd "$0" && exec "$@"', dir, tidemill, single, "/proc/self/cwd", "1000" },
+      env("chief", 0))
     assert.equal(0, p:wait(30), p:out() .. p:err())
     assert.matches("saved%s+/proc/self/cwd/once", p:out())
     assert.matches("streamed%s+2", p:out())
