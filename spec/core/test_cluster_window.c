@@ -83,11 +83,10 @@ static void no_closure_goes_out_further_above_the_lowest_than_tokens_are_kept(
     if (s == TM_EAGAIN || fast.n >= 128) fake_finish(&fast);
     if (fast.highest == TM_TOKENS_MAX || slow.highest == TM_TOKENS_MAX) break;
   }
-  fake_finish(&fast);
+  while (fast.n) fake_finish(&fast);
   for (int i = 0; i < 50; i++)
     assert_ok(tm_coordinator_schedule(c, g, NULL, 0, NULL, &err));
-  fake_finish(&fast);
-  assert_int_equal(fast.n, 0);
+  while (fast.n) fake_finish(&fast);
   assert_int_equal(fast.highest > slow.highest ? fast.highest : slow.highest,
                    TM_TOKENS_MAX);
   tm_coordinator_get_stats(c, &st, NULL, 0);
