@@ -209,6 +209,16 @@ void tm_lanes_retied(session_ps *p) {
   pthread_cond_broadcast(&r->lanes->work);
 }
 
+bool tm_lanes_spare(session_ps *p) {
+  session_remote *r = p->owner;
+  for (int32_t k = 0; k < r->nps; k++) {
+    const session_lane *l = &r->lanes->lane[k];
+    if (l->at == p->index && !(l->copied && r->lanes->up[lanes_other(r, k)]))
+      return false;
+  }
+  return true;
+}
+
 /* --- the keeper --- */
 
 /* Start p anew, without a lane (mu held, let go meanwhile). */

@@ -27,7 +27,9 @@
  *   (3) mu is held while the coordinator is told, so that it lives.
  */
 
-#define REMOTE_INQUEST_NS 250000000
+#define REMOTE_PATIENCE_NS 2000000000 /* for a wire to a ps without a copy */
+#define REMOTE_PAUSE_NS    20000000
+#define REMOTE_INQUEST_NS  250000000
 enum { REMOTE_INQUESTS = 4 };
 #define REMOTE_MAKES 16e6 /* bytes a second that any ps makes */
 
@@ -125,9 +127,18 @@ static tm_status inquest_dial(session_ps *p, uint32_t number, tm_conn **out,
   return tm_session_dial_ps(p, number, &o, out, err);
 }
 
+/* What it serves has no copy, so there is reason to wait for the wire (mu held). */
+static bool inquest_waits(session_ps *p, tm_status s, int64_t since) {
+  session_remote *r = p->owner;
+  int64_t most = r->start.silence_ns < REMOTE_PATIENCE_NS ? r->start.silence_ns
+                                                          : REMOTE_PATIENCE_NS;
+  return s == TM_EUNAVAILABLE && r->lanes && !tm_lanes_spare(p) &&
+         tm_now_ns() - since < most;
+}
+
 /* What the inquest found (mu held); false: it is to ask again. */
 static bool inquest_ends(session_ps *p, uint32_t number, tm_status s, tm_conn *fresh,
-                         const tm_err *err) {
+                         int64_t since, const tm_err *err) {
   session_remote *r = p->owner;
   bool moot = p->number != number || r->closing;
   bool again = s == TM_OK && p->cut && !moot;
@@ -141,6 +152,7 @@ static bool inquest_ends(session_ps *p, uint32_t number, tm_status s, tm_conn *f
     tm_conn_unref(fresh);
   }
   if (moot || again) return !again;
+  if (inquest_waits(p, s, since)) return false;
   if (s == TM_EABORTED)
     tm_session_abort(r, err);
   else
@@ -152,8 +164,9 @@ static void *remote_inquest(void *ud) {
   session_ps *p = ud;
   session_remote *r = p->owner;
   bool ends = false;
+  int64_t since = tm_now_ns();
   pthread_mutex_lock(&r->mu);
-  for (int tries = 0; !ends && tries < REMOTE_INQUESTS; tries++) {
+  for (int tries = 0; !ends && tries < REMOTE_INQUESTS;) {
     uint32_t number = p->number;
     tm_conn *fresh = NULL;
     tm_err err;
@@ -161,7 +174,12 @@ static void *remote_inquest(void *ud) {
     pthread_mutex_unlock(&r->mu);
     tm_status s = inquest_dial(p, number, &fresh, &err);
     pthread_mutex_lock(&r->mu);
-    ends = inquest_ends(p, number, s, fresh, &err);
+    ends = inquest_ends(p, number, s, fresh, since, &err);
+    tries += s == TM_OK;
+    if (ends || s == TM_OK) continue;
+    pthread_mutex_unlock(&r->mu);
+    tm_sleep_ns(REMOTE_PAUSE_NS);
+    pthread_mutex_lock(&r->mu);
   }
   p->asking = false;
   if (!ends) remote_ps_verdict(p);

@@ -96,6 +96,8 @@ void tm_lanes_free(session_remote *r); /* before the loop, after the clients */
 bool tm_lanes_bear(session_ps *p, const tm_err *why);
 /* p has a new control connection: what it was told last may not have come (mu held). */
 void tm_lanes_retied(session_ps *p);
+/* All that p serves has a copy that can serve instead (mu held). */
+bool tm_lanes_spare(session_ps *p);
 /* False: it is not about lanes (mu held). */
 bool tm_lanes_message(session_ps *p, tm_message *m);
 /* Set while nobody serves lane k. */
