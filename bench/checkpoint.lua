@@ -32,7 +32,9 @@ local function slurp(path)
   return s
 end
 
-local function memory(pid, field) return (tonumber(slurp("/proc/" .. pid .. "/status"):match(field .. ":%s+(%d+)")) or 0) / 1024 end
+local function memory(pid, field)
+  return (tonumber(slurp("/proc/" .. pid .. "/status"):match(field .. ":%s+(%d+)")) or 0) / 1024
+end
 
 --- Processes of this launch: those with the same parent.
 local function pids()
@@ -104,5 +106,6 @@ table.sort(alone)
 local mid = math.ceil(saves / 2)
 os.execute("rm -rf " .. dir .. "/checkpoint-bench")
 lib.result { { "name", "checkpoint" }, { "mb", mb }, { "stream", stream and 1 or 0 }, { "mb_s", alone[mid] },
-  { "mb_s_training", speed[mid] }, { "dd_mb_s", dd[mid] }, { "ratio", alone[mid] / dd[mid] }, { "pause_ms", pause * 1e3 }, { "steps_s", plain },
+  { "mb_s_training", speed[mid] }, { "dd_mb_s", dd[mid] }, { "ratio", alone[mid] / dd[mid] },
+  { "pause_ms", pause * 1e3 }, { "steps_s", plain },
   { "steps_s_saving", during }, { "ps_table_mb", mb / #ps }, { "ps_grown_mb", grown }, { "chief_grown_mb", small } }
