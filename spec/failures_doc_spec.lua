@@ -51,7 +51,7 @@ describe("README.md", function()
   it("has an example that outlives a worker, a ps and the chief", function()
     local text = read("README.md"):match "\n## When machines fail\n+```lua\n(.-)```"
     local dir = P.dir()
-    text = text:gsub("50000", "12000"):gsub("2000", "200"):gsub('"runs/robust"', ("%q"):format(dir))
+    text = text:gsub("2000", "200"):gsub("50000", "12000"):gsub('"runs/robust"', ("%q"):format(dir))
     text = text:gsub("local w = ", "tm.sleep(0.002)\n%0"):gsub("local x = ", "tm.sleep(0.0005)\n  %0")
     local p = P.run { "launch", "--restart-chief", "--workers", "3", "--ps", "2", P.script(text) }
     local saved = dir .. "/checkpoint"
