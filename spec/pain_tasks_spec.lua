@@ -104,7 +104,7 @@ describe("pain point", function()
       say(v:read():item())
       c:close()
     ]])
-    local boss = P.start({ "lua5.4", script }, { TM_CONFIG = T:config("chief", 0) })
+    local boss = P.start({ os.getenv "LUA" or "lua5.4", script }, { TM_CONFIG = T:config("chief", 0) })
     assert.is_truthy(boss:says "go", boss:err())
     P.sleep(0.1)
     T:kill("worker", 0)
@@ -116,19 +116,19 @@ describe("pain point", function()
   it("8 (bytedance/byteps#437): a straggler keeps what it has begun, nothing else waits for it", function()
     local T = clusters.start(2, 1)
     local boss = T:chief(head:gsub("ps = 2", "ps = 1") .. [[
-      local nap = tm.func(function() tm.sleep(0.8) v:assign_add(1) end)
+      local nap = tm.func(function() tm.sleep(1.2) v:assign_add(1) end)
       for _ = 1, 20 do c:schedule(slow) end
       c:join()
       local last = c:schedule(nap)
       local list, t = {}, tm.time()
-      for i = 1, 40 do list[i] = c:schedule(slow) end
-      for i = 1, 40 do list[i]:get() end
-      say(tm.time() - t < 0.7 or tm.time() - t, last:done())
+      for i = 1, 30 do list[i] = c:schedule(slow) end
+      for i = 1, 30 do list[i]:get() end
+      say(tm.time() - t < 1.1 or tm.time() - t, last:done())
       c:join()
       say(v:read():item())
     ]])
     assert.equal(0, boss:wait(10), boss:out() .. boss:err())
-    assert.equal("true\tfalse\n61\n", boss:out())
+    assert.equal("true\tfalse\n51\n", boss:out())
   end)
 
   it("12 (horovod/horovod#3264): all workers of one host die, the survivors go on", function()
