@@ -75,6 +75,35 @@ describe("tasks started by hand", function()
     assert.equal(0, P.listeners(ports))
   end)
 
+  it("begin without a worker that is not there, which gets work when it is", function()
+    local jobs = cluster(2)
+    local ps, one = P.run({ "ps" }, env(jobs, "ps", 0)), P.run({ "worker" }, env(jobs, "worker", 1))
+    local boss = P.run({ P.script [[
+      local tm = require "tidemill"
+      local s = tm.distribute.ParameterServerStrategy(tm.distribute.resolver{ workers = 2, ps = 1 })
+      local v = s:scope(function() return tm.Variable(0, { dtype = "int64" }) end)
+      local c = tm.distribute.ClusterCoordinator(s)
+      local f = tm.func(function() v:assign_add(1) end)
+      for _ = 1, 10 do c:schedule(f) end
+      c:join()
+      print("count", v:read():item(), c:stats().workers[1].state)
+      io.stdout:flush()
+      while c:stats().workers[1].state ~= "ready" do tm.sleep(0.01) end
+      local slow = tm.func(function() tm.sleep(0.02) end)
+      while c:stats().workers[1].steps == 0 do
+        for _ = 1, 4 do c:schedule(slow) end
+        c:join()
+      end
+      print "both"
+    ]] }, env(jobs, "chief", 0))
+    assert.is_truthy(boss:says("count\t10\tconnecting"), boss:out() .. boss:err())
+    assert.is_truthy(boss:err():find("/job:worker/task:0 is not there yet", 1, true), boss:err())
+    local two = P.run({ "worker" }, env(jobs, "worker", 0))
+    assert.equal(0, boss:wait(10), boss:err())
+    assert.is_truthy(boss:out():find "both", boss:err())
+    for _, p in ipairs { ps, one, two } do p:kill "TERM" end
+  end)
+
   it("listen elsewhere than at the address that others use", function()
     local jobs, there = cluster(), addresses(2)
     local behind = { worker = { there[1] }, ps = { there[2] } }

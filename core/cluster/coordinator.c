@@ -73,10 +73,16 @@ tm_status tm_coordinator_new(const tm_coordinator_options *opt,
     pthread_mutex_unlock(&c->mu);
     goto fail;
   }
-  for (int32_t i = 0; i < n; i++) coord_attach(c->worker[i], link[i]);
+  for (int32_t i = 0; i < n; i++) {
+    if (link[i])
+      coord_attach(c->worker[i], link[i]);
+    else
+      strncpy(c->worker[i]->task, opt->task(opt->ud, i), sizeof c->worker[i]->task - 1);
+  }
+  pthread_cond_signal(&c->work);
   pthread_mutex_unlock(&c->mu);
   for (int32_t i = 0; i < n; i++)
-    if (link[i]->start) link[i]->start(link[i]);
+    if (link[i] && link[i]->start) link[i]->start(link[i]);
   *out = c;
   return TM_OK;
 

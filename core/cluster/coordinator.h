@@ -30,6 +30,8 @@ typedef struct tm_coordinator_options {
                       tm_err *err);
   /* Tell a new link all variables; under the coordinator's lock, does not block. */
   tm_status (*furnish)(void *ud, tm_worker_link *link, tm_err *err);
+  /* The name of worker `index`: of one that has no link at first. */
+  const char *(*task)(void *ud, int32_t index);
   /* Worker `index` said that it will end; may be NULL. */
   void (*leaving)(void *ud, int32_t index, const char *why);
   int64_t worker_timeout_ns; /* without any worker for so long: TM_EUNAVAILABLE; <= 0:
@@ -37,7 +39,8 @@ typedef struct tm_coordinator_options {
   void *ud;
 } tm_coordinator_options;
 
-/* Takes the links (not the array). */
+/* Takes the links (not the array); NULL among them: one that is not there yet, which
+ * `revive` will reach. */
 TM_CHECKED tm_status tm_coordinator_new(const tm_coordinator_options *opt,
                                         tm_worker_link *const *link, int32_t n,
                                         tm_coordinator **out, tm_err *err);

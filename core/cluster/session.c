@@ -78,8 +78,7 @@ tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
   if (st == TM_OK)
     st = opt->ps_address ? tm_session_start_remote(s, opt, err)
                          : tm_session_start_local(s, opt, err);
-  for (int32_t i = 0; i < s->nlink && st == TM_OK; i++)
-    st = tm_session_first_link(s, i, err);
+  if (st == TM_OK) st = tm_session_first_links(s, opt, err);
   if (st == TM_OK && session_make_vars(s)) st = tm_nomem(err, "a session");
   if (st) {
     session_free(s);
@@ -110,6 +109,7 @@ int32_t tm_session_ps(const tm_session *s) { return s->nps; }
 static tm_status session_tell_workers(tm_session *s, tm_var_info *v, tm_err *err) {
   if (s->coordinator) return tm_coordinator_add_variable(s->coordinator, v, err);
   for (int32_t i = 0; i < s->nlink; i++) {
+    if (!s->link[i]) continue;
     tm_status st = s->link[i]->add_variable(s->link[i], v, err);
     /* The coordinator hears of a worker that is gone, and tells it all when it is back.
      */
@@ -136,7 +136,7 @@ tm_status tm_session_create(tm_session *s, tm_var_info *info, const tm_init *ini
 
 tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
                                  tm_coordinator **out, tm_err *err) {
-  if (s->coordinator || !s->link[0])
+  if (s->had_coordinator)
     return tm_fail(err, TM_EEXISTS, "this strategy has a coordinator already");
   tm_coordinator_options opt = {.queue_size = queue_size,
                                 .worker_timeout_ns = s->worker_timeout_ns};
@@ -144,6 +144,7 @@ tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
   TM_TRY(tm_coordinator_new(&opt, s->link, s->nlink, out, err));
   memset(s->link, 0, (size_t)s->nlink * sizeof(tm_worker_link *));
   s->coordinator = *out;
+  s->had_coordinator = true;
   if (s->watch) s->watch(s, *out);
   return TM_OK;
 }

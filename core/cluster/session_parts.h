@@ -33,8 +33,9 @@ struct tm_session {
   tm_worker_link **link; /* NULL once a coordinator took them; nlink */
   int32_t nlink;
   tm_coordinator *coordinator; /* borrowed: whoever asked for it frees it */
-  tm_store **store;            /* of a cluster in this process */
-  tm_ps_client **ps;           /* the chief's clients, until vars takes them */
+  bool had_coordinator;
+  tm_store **store;  /* of a cluster in this process */
+  tm_ps_client **ps; /* the chief's clients, until vars takes them */
   /* Tell every ps to refuse the last incarnation of w; NULL: not needed.  May block;
    * called from threads of the coordinator, so it uses clients of its own. */
   tm_status (*refuse)(tm_session *s, const session_worker *w, tm_err *err);
@@ -68,8 +69,10 @@ uint64_t tm_session_bytes(const tm_var_info *v);
 TM_CHECKED tm_status tm_session_note_worker(tm_session *s, const char *address,
                                             const char *task, tm_err *err);
 void tm_session_forget_workers(tm_session *s);
-/* Start a noted worker for the first time. */
-TM_CHECKED tm_status tm_session_first_link(tm_session *s, int32_t index, tm_err *err);
+/* Start the noted workers.  Once one is there, those that are not have a few seconds
+ * more; then they are left to the coordinator (their links are NULL). */
+TM_CHECKED tm_status tm_session_first_links(tm_session *s,
+                                            const tm_session_options *opt, tm_err *err);
 /* What a coordinator of this session needs to look after workers. */
 void tm_session_worker_options(tm_session *s, tm_coordinator_options *opt);
 

@@ -481,20 +481,29 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   return o->on_ps_failure == TM_PS_RAISE ? TM_OK : tm_mender_new(r, o->on_ps_failure);
 }
 
+/* Ask the task at an address; ps must be there, a worker that is not has nothing to
+ * say: whoever started it started the ps too. */
+static tm_status remote_ask_term(session_remote *r, int32_t i, uint64_t *highest,
+                                 tm_err *err) {
+  bool ps = i < r->nps;
+  int64_t patience = ps ? r->start.connect_timeout_ns : REMOTE_INQUEST_NS;
+  tm_channel_options o = {.address = r->address[i],
+                          .self = r->self,
+                          .connect_timeout_ns = patience,
+                          .silence_ns = patience,
+                          .retry = ps,
+                          .cancel = r->cancel};
+  tm_term t = {0, 0};
+  tm_status s = tm_term_claim(&o, &t, ps ? err : NULL);
+  if (s && ps) return s;
+  if (s == TM_OK && t.number > *highest) *highest = t.number;
+  return TM_OK;
+}
+
 /* The term after all that the tasks granted. */
 static tm_status remote_claim(session_remote *r, tm_err *err) {
-  tm_channel_options o = {.self = r->self,
-                          .connect_timeout_ns = r->start.connect_timeout_ns,
-                          .silence_ns = r->start.connect_timeout_ns,
-                          .retry = true,
-                          .cancel = r->cancel};
   uint64_t highest = 0;
-  for (int32_t i = 0; i < r->ntask; i++) {
-    tm_term t;
-    o.address = r->address[i];
-    TM_TRY(tm_term_claim(&o, &t, err));
-    if (t.number > highest) highest = t.number;
-  }
+  for (int32_t i = 0; i < r->ntask; i++) TM_TRY(remote_ask_term(r, i, &highest, err));
   r->self.term = (tm_term){highest + 1, r->self.incarnation};
   return TM_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "cluster/session_parts.h"
 
@@ -14,6 +15,9 @@
  * Invariant: the coordinator asks for one worker from one thread at a time, and refuses
  * an incarnation before it reaches the worker anew; so `incarnation` needs no lock.
  */
+#define WORKERS_FIRST_NS 3000000000
+#define WORKERS_PAUSE_NS 10000000
+
 /* One above those that are there: names may have gaps. */
 static int32_t workers_next_number(const tm_session *s) {
   int32_t next = 0;
@@ -57,8 +61,41 @@ static tm_status workers_reach(tm_session *s, int32_t index, tm_cancel *cancel,
   return TM_OK;
 }
 
-tm_status tm_session_first_link(tm_session *s, int32_t index, tm_err *err) {
-  return workers_reach(s, index, NULL, &s->link[index], err);
+static bool workers_not_there(tm_status s) {
+  return s == TM_EUNAVAILABLE || s == TM_ETIMEOUT;
+}
+
+/* Try worker i until it is there, or the time is up. */
+static tm_status workers_first(tm_session *s, int32_t i, tm_cancel *cancel,
+                               int64_t deadline, tm_err *err) {
+  tm_cancel none = {0};
+  for (;;) {
+    tm_err_clear(err);
+    tm_status st = workers_reach(s, i, cancel ? cancel : &none, &s->link[i], err);
+    if (!workers_not_there(st) || tm_cancelled(cancel) || tm_now_ns() > deadline)
+      return st;
+    tm_sleep_ns(WORKERS_PAUSE_NS);
+  }
+}
+
+tm_status tm_session_first_links(tm_session *s, const tm_session_options *opt,
+                                 tm_err *err) {
+  int64_t begun = tm_now_ns();
+  double all = opt->connect_timeout > 0 ? opt->connect_timeout : 60;
+  bool any = false;
+  tm_err why;
+  for (int32_t i = 0; i < s->nlink; i++) {
+    bool last = i + 1 == s->nlink;
+    int64_t patience = last && !any ? (int64_t)(all * 1e9) : WORKERS_FIRST_NS;
+    tm_status st = workers_first(s, i, opt->cancel, begun + patience, &why);
+    if (st && (!workers_not_there(st) || tm_cancelled(opt->cancel) || (last && !any))) {
+      if (err) *err = why;
+      return st;
+    }
+    any = any || st == TM_OK;
+    if (st) tm_log(TM_LOG_WARN, "%s is not there yet: %s", s->worker[i]->task, why.msg);
+  }
+  return TM_OK;
 }
 
 /* --- adding and removing --- */
@@ -140,9 +177,14 @@ static tm_status workers_furnish(void *ud, tm_worker_link *link, tm_err *err) {
   return tm_catalog_each(s->vars->catalog, workers_tell, &f, err);
 }
 
+static const char *workers_task(void *ud, int32_t index) {
+  return tm_session_worker_task(ud, index);
+}
+
 void tm_session_worker_options(tm_session *s, tm_coordinator_options *opt) {
   opt->refuse = workers_refuse;
   opt->revive = workers_revive;
   opt->furnish = workers_furnish;
+  opt->task = workers_task;
   opt->ud = s;
 }
