@@ -86,6 +86,38 @@ static tm_status writer_paths(tm_ckpt_writer *w, const char *path, tm_err *err) 
   return tm_path_parent(w->parent, w->path, err);
 }
 
+/* Is it the name of a checkpoint's file? */
+static bool writer_is_ours(const char *name) {
+  size_t n = strlen(name);
+  if (strncmp(name, TM_CKPT_INDEX, sizeof TM_CKPT_INDEX - 1) == 0) return true;
+  return n > 17 && strncmp(name, "data-", 5) == 0 &&
+         strcmp(name + n - 12, ".safetensors") == 0;
+}
+
+/* What a checkpoint may replace: nothing, an empty directory, another checkpoint. */
+static tm_status writer_place(const char *path, tm_err *err) {
+  char index[TM_PATH_MAX];
+  tm_status s = tm_path_join(index, path, TM_CKPT_INDEX, err);
+  if (s || access(index, F_OK) == 0) return s;
+  DIR *d = opendir(path);
+  if (!d && errno == ENOTDIR)
+    return tm_fail(err, TM_EINVAL,
+                   "\"%.300s\" is a file: a checkpoint is a directory; choose another "
+                   "path",
+                   path);
+  if (!d) return TM_OK; /* not there; or making the checkpoint tells what is wrong */
+  for (struct dirent *e; s == TM_OK && (e = readdir(d));) {
+    if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+    if (!writer_is_ours(e->d_name))
+      s = tm_fail(err, TM_EEXISTS,
+                  "\"%.300s\" is a directory with something else in it (\"%.100s\"), "
+                  "which a checkpoint would replace; choose another path",
+                  path, e->d_name);
+  }
+  closedir(d);
+  return s;
+}
+
 /* A sweep may take the directory before it is held: then another one is made. */
 static tm_status writer_dir(tm_ckpt_writer *w, tm_err *err) {
   size_t n = strlen(w->path);
@@ -105,6 +137,7 @@ tm_status tm_ckpt_create(const char *path, tm_ckpt_writer **out, tm_err *err) {
   w->hold = -1;
   tm_status s = writer_tree(w, err);
   if (s == TM_OK) s = writer_paths(w, path, err);
+  if (s == TM_OK) s = writer_place(w->path, err);
   if (s == TM_OK) s = tm_dir_make(w->parent, err);
   if (s == TM_OK) s = writer_dir(w, err);
   w->made = s == TM_OK;
@@ -396,6 +429,11 @@ static tm_status writer_value(tm_ckpt_writer *w, const char *name, json_t *v,
     json_decref(v);
     return s;
   }
+  if (json_object_get(w->values, name)) {
+    json_decref(v);
+    return tm_fail(err, TM_EEXISTS, "the checkpoint has a value \"%.200s\" already",
+                   name);
+  }
   if (json_object_set_new(w->values, name, v) == 0) return TM_OK;
   return tm_fail(err, TM_EINVAL, "a name in a checkpoint is not UTF-8: \"%.200s\"",
                  name);
@@ -438,13 +476,6 @@ tm_status tm_ckpt_value_str(tm_ckpt_writer *w, const char *name, const char *p,
 
 /* --- the end --- */
 
-static bool remove_is_ours(const char *name) {
-  size_t n = strlen(name);
-  if (strncmp(name, TM_CKPT_INDEX, sizeof TM_CKPT_INDEX - 1) == 0) return true;
-  return n > 17 && strncmp(name, "data-", 5) == 0 &&
-         strcmp(name + n - 12, ".safetensors") == 0;
-}
-
 /* The files of a checkpoint, and the directory unless something else is in it. */
 static tm_status remove_dir(const char *path, tm_err *err) {
   const tm_file_ops *ops = tm_file_current();
@@ -453,7 +484,7 @@ static tm_status remove_dir(const char *path, tm_err *err) {
   if (!d) return tm_file_fail(err, errno, "open", path);
   tm_status s = TM_OK;
   for (struct dirent *e; s == TM_OK && (e = readdir(d));) {
-    if (!remove_is_ours(e->d_name)) continue;
+    if (!writer_is_ours(e->d_name)) continue;
     s = tm_path_join(file, path, e->d_name, err);
     if (s == TM_OK && ops->unlink(file) < 0 && errno != ENOENT)
       s = tm_file_fail(err, errno, "remove", file);

@@ -47,7 +47,8 @@ enum {
 
 typedef struct tm_ckpt_writer tm_ckpt_writer;
 
-/* Begin.  The parent directory is made where it is missing. */
+/* Begin.  The parent directory is made where it is missing.  TM_EINVAL: the path is a
+ * file.  TM_EEXISTS: a directory with something else in it and no checkpoint. */
 TM_CHECKED tm_status tm_ckpt_create(const char *path, tm_ckpt_writer **out,
                                     tm_err *err);
 /* Rows first.. of the tensor `name` of the full shape. */

@@ -376,6 +376,10 @@ local function handle_of(self, where)
   if not self._handle then
     errors.raise("failed_precondition", "%s: an iterator has a state outside of traced functions only", where)
   end
+  if core.tracing() then
+    errors.raise("failed_precondition", "%s: inside a traced function it would be called once, by the trace; call it "
+      .. "outside", where)
+  end
   return self._handle
 end
 

@@ -17,9 +17,7 @@ local POLL = 0.25 -- seconds between two looks at a directory
 
 --- Path of the latest checkpoint of a directory, nil when there is none.
 function M.latest_checkpoint(dir)
-  if type(dir) ~= "string" then
-    errors.raise("invalid_argument", "latest_checkpoint takes a directory, got %s", type(dir))
-  end
+  options.path("latest_checkpoint", "a directory", dir)
   return state.latest((dir:gsub("(.)/+$", "%1")))
 end
 
@@ -60,6 +58,11 @@ end
 function M.checkpoints_iterator(dir, given)
   local o = options.read("checkpoints_iterator", given, { "timeout", "timeout_fn", min_interval_secs = 0,
     every = false })
+  options.path("checkpoints_iterator", "a directory", dir)
+  if o.timeout ~= nil then options.number("checkpoints_iterator", "timeout", o.timeout, 0) end
+  if o.timeout_fn ~= nil then options.callable("checkpoints_iterator", "timeout_fn", o.timeout_fn) end
+  options.number("checkpoints_iterator", "min_interval_secs", o.min_interval_secs, 0)
+  options.flag("checkpoints_iterator", "every", o.every)
   dir = dir:gsub("(.)/+$", "%1")
   local last, seen, free = nil, {}, nil
   local function find()
@@ -79,10 +82,8 @@ function M.checkpoints_iterator(dir, given)
   end
 end
 
-local function open(path)
-  if type(path) ~= "string" then
-    errors.raise("invalid_argument", "the path of a checkpoint is a string, got %s", type(path))
-  end
+local function open(where, path)
+  options.path(where, "the path of a checkpoint", path)
   path = path:gsub("(.)/+$", "%1")
   if not state.exists(path) then path = state.latest(path) or path end
   return core.ckpt.open(path)
@@ -91,7 +92,7 @@ end
 --- The tensors of a checkpoint (or of a directory's latest), sorted by name: a list of
 --- { name, shape, dtype }; nil and why not.
 function M.list_variables(path)
-  local reader, err = open(path)
+  local reader, err = open("list_variables", path)
   if not reader then return nil, err end
   local list = reader:tensors()
   reader:close()
@@ -101,7 +102,10 @@ end
 
 --- One tensor of a checkpoint; nil and why not.
 function M.load_variable(path, name)
-  local reader, err = open(path)
+  if type(name) ~= "string" then
+    errors.raise("invalid_argument", "load_variable takes a name as list_variables gives it, got %s", type(name))
+  end
+  local reader, err = open("load_variable", path)
   if not reader then return nil, err end
   local x
   x, err = reader:read(name)

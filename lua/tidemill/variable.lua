@@ -246,6 +246,15 @@ end
 
 local known = { "name", "trainable", "dtype", "shape", "colocate_with", "partition", "user", "scope" }
 
+local function check_options(o)
+  if o.name ~= nil and type(o.name) ~= "string" then
+    errors.raise("invalid_argument", "tm.Variable: name is a string, got %s", type(o.name))
+  end
+  if o.shape ~= nil and type(o.shape) ~= "table" then
+    errors.raise("invalid_argument", "tm.Variable: shape is a list of sizes, got %s", type(o.shape))
+  end
+end
+
 local count = 0
 
 --- Variable(initial, { name, trainable, dtype, shape }): initial is a tensor, a number, a
@@ -253,6 +262,7 @@ local count = 0
 --- on (then shape must be given).
 function M.new(initial, given)
   local o = options.read("Variable", given, known)
+  check_options(o)
   if initial == nil then errors.raise("invalid_argument", "tm.Variable: the initial value is missing") end
   if type(initial) == "table" and getmetatable(initial) == nil then
     for k in pairs(initial) do

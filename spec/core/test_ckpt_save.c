@@ -476,6 +476,35 @@ static void unrelated_files_are_ignored_and_stay(void **state) {
   assert_int_equal(tm_ckpt_remove(path, &err), TM_ENOTFOUND);
 }
 
+static void a_directory_of_something_else_is_not_replaced(void **state) {
+  (void)state;
+  char path[TM_PATH_MAX], other[TM_PATH_MAX];
+  tm_err err = {0};
+  assert_int_equal(mkdir(in_dir(path, "home"), 0777), 0);
+  assert_ok_err(save(path, 1, &err), &err); /* empty */
+  assert_ok_err(tm_ckpt_remove(path, &err), &err);
+  assert_int_equal(mkdir(path, 0777), 0);
+  test_file(path, "notes.txt", "hello", 5, other, sizeof other);
+  assert_int_equal(save(path, 1, &err), TM_EEXISTS);
+  assert_non_null(strstr(err.msg, "notes.txt"));
+  assert_int_equal(access(other, F_OK), 0);
+  assert_int_equal(save(other, 1, &err), TM_EINVAL);
+  assert_non_null(strstr(err.msg, "is a file"));
+  assert_int_equal(unlink(other), 0);
+  assert_ok_err(save(path, 1, &err), &err);
+}
+
+static void two_values_of_one_name_are_refused(void **state) {
+  (void)state;
+  char path[TM_PATH_MAX];
+  tm_err err = {0};
+  tm_ckpt_writer *w;
+  assert_ok_err(tm_ckpt_create(in_dir(path, "values"), &w, &err), &err);
+  assert_ok_err(tm_ckpt_value_int(w, "a", 1, &err), &err);
+  assert_int_equal(tm_ckpt_value_int(w, "a", 2, &err), TM_EEXISTS);
+  tm_ckpt_writer_free(w);
+}
+
 /* ---- memory ---- */
 
 static tm_status save_body(void *ud) {
@@ -532,6 +561,8 @@ int main(void) {
       cmocka_unit_test(a_full_disk_is_an_error_and_the_latest_stays),
       cmocka_unit_test(a_directory_that_may_not_be_written_is_an_error),
       cmocka_unit_test(unrelated_files_are_ignored_and_stay),
+      cmocka_unit_test(a_directory_of_something_else_is_not_replaced),
+      cmocka_unit_test(two_values_of_one_name_are_refused),
       cmocka_unit_test(every_allocation_may_fail),
   };
   return cmocka_run_group_tests(tests, make_dir, drop_dir);

@@ -50,6 +50,13 @@ function PerWorkerIterator:next()
     .. "function and call next there")
 end
 
+local function outside(where)
+  if core.tracing() then
+    errors.raise("failed_precondition", "%s: inside a traced function it would be called once, by the trace; call it "
+      .. "outside", where)
+  end
+end
+
 local STATE = "tidemill iterators 1 seed=%s at=%s of %s"
 local PARTS = "^tidemill iterators 1 seed=(%x+) at=([%d:,]*) of (.*)$"
 
@@ -57,6 +64,7 @@ local PARTS = "^tidemill iterators 1 seed=(%x+) at=([%d:,]*) of (.*)$"
 --- string to keep.
 ---@return string
 function PerWorkerIterator:state()
+  outside "state"
   local seed, given, failed = self._coordinator:_open():places(self._uid)
   local at = {}
   for i = 1, #given do at[i] = ("%d:%d"):format(given[i], failed[i]) end
@@ -75,6 +83,7 @@ end
 --- Go on from a state, while nothing is queued or runs.  A worker that the state does not
 --- know starts at the first element; a place of a worker that is not there is left out.
 function PerWorkerIterator:restore(state)
+  outside "restore"
   local seed, given, failed, marks = parse(state)
   core.data.check_marks(self._dataset._handle, marks)
   local handle = self._coordinator:_open()

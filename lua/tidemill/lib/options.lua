@@ -94,6 +94,34 @@ function M.count(where, name, x, least)
   return x
 end
 
+--- Raise unless the value is true or false.
+function M.flag(where, name, x)
+  if type(x) ~= "boolean" then
+    errors.raise("invalid_argument", "%s: %s must be true or false, got %s", where, name, tostring(x))
+  end
+  return x
+end
+
+--- Raise unless the value is a function, or something that can be called.
+function M.callable(where, name, x)
+  local mt = type(x) == "table" and getmetatable(x)
+  if type(x) ~= "function" and not (type(mt) == "table" and mt.__call) then
+    errors.raise("invalid_argument", "%s: %s must be a function, got %s", where, name, type(x))
+  end
+  return x
+end
+
+--- Raise unless the value can be the name of a file or directory.
+function M.path(where, name, x)
+  if type(x) ~= "string" or x == "" then
+    errors.raise("invalid_argument", "%s takes %s, got %s", where, name, x == "" and "an empty string" or type(x))
+  end
+  if x:find("\0", 1, true) then
+    errors.raise("invalid_argument", "%s takes %s, and no path has a zero byte: %q", where, name, x)
+  end
+  return x
+end
+
 --- Raise unless the value is a number in [lo, hi].
 function M.number(where, name, x, lo, hi)
   if type(x) ~= "number" or x ~= x or (lo and x < lo) or (hi and x > hi) then

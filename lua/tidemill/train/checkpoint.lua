@@ -27,11 +27,14 @@ local M = {}
 local Checkpoint = { __name = "tm.train.Checkpoint" }
 local methods = {}
 
-function tree.root_of(x) return getmetatable(x) == Checkpoint and rawget(x, "_root") or nil end
+--- What a Checkpoint keeps for itself: no key of its user's can be one of these.
+local ROOT, STREAM = {}, {}
+
+function tree.root_of(x) return getmetatable(x) == Checkpoint and rawget(x, ROOT) or nil end
 
 --- The variable that numbers what is saved; it lives in this process.
 local function counter(self)
-  local root = rawget(self, "_root")
+  local root = rawget(self, ROOT)
   if not root.save_counter then
     root.save_counter = place.variable(false, 0, { name = "save_counter", shape = {}, dtype = "int64",
       trainable = false })
@@ -42,29 +45,26 @@ end
 function Checkpoint.__index(self, key)
   if methods[key] then return methods[key] end
   if key == "save_counter" then return counter(self) end
-  return rawget(self, "_root")[key]
+  return rawget(self, ROOT)[key]
 end
 
 function Checkpoint.__newindex(self, key, value)
   if methods[key] or key == "save_counter" or type(key) ~= "string" then
     errors.raise("invalid_argument", 'Checkpoint: "%s" cannot be the name of a thing to save', tostring(key))
   end
-  rawget(self, "_root")[key] = value
+  rawget(self, ROOT)[key] = value
   status.look_again(self)
 end
 
 function Checkpoint:__tostring()
   local names = {}
-  for k in pairs(rawget(self, "_root")) do names[#names + 1] = k end
+  for k in pairs(rawget(self, ROOT)) do names[#names + 1] = k end
   table.sort(names)
   return ("tm.train.Checkpoint{ %s }"):format(table.concat(names, ", "))
 end
 
 local function check_path(where, path)
-  if type(path) ~= "string" or path == "" then
-    errors.raise("invalid_argument", "Checkpoint: %s takes a path, got %s", where,
-      path == "" and "an empty string" or type(path))
-  end
+  options.path("Checkpoint: " .. where, "a path", path)
   if core.tracing() then
     errors.raise("failed_precondition", "Checkpoint: %s inside a traced function", where)
   end
@@ -86,8 +86,8 @@ end
 --- how: as saving.save; what the Checkpoint was made with counts too.
 local function write(self, path, how)
   how = how or {}
-  how.stream = how.stream or rawget(self, "_stream")
-  return again(function() return saving.save(path, tree.walk(rawget(self, "_root")), how) end)
+  how.stream = how.stream or rawget(self, STREAM)
+  return again(function() return saving.save(path, tree.walk(rawget(self, ROOT)), how) end)
 end
 
 --- Write a checkpoint of exactly this path, without number: the path, or nil and why not.
@@ -101,13 +101,14 @@ end
 ---@param given? { number: integer, keep_state: boolean, how: table }  of the manager
 function methods:save(prefix, given)
   prefix = check_path("save", prefix)
+  given = options.read("save", given, { "number", "keep_state", "how" })
   sweep(prefix)
   local v = counter(self)
   local before = v:read():item()
   v:assign(before + 1)
-  local path = ("%s-%d"):format(prefix, given and given.number or before + 1)
-  local saved, err = write(self, check_path("save", path), given and given.how)
-  if saved and not (given and given.keep_state) then
+  local path = ("%s-%d"):format(prefix, given.number or before + 1)
+  local saved, err = write(self, check_path("save", path), given.how)
+  if saved and not given.keep_state then
     local dir, name = state.split(path)
     local ok
     ok, err = state.change(dir, { add = name, time = os.time() })
@@ -122,7 +123,7 @@ end
 
 local function restore(self, where, path, given)
   local names = options.read(where, given, { "names" }).names
-  return again(function() return status.restore(self, rawget(self, "_root"), path, nil, names) end)
+  return again(function() return status.restore(self, rawget(self, ROOT), path, nil, names) end)
 end
 
 --- Restore from a path: a status, or nil and why not.  nil restores nothing.
@@ -145,7 +146,7 @@ function methods:read(path, given) return restore(self, "read", check_path("read
 --- Restore what is here, or only what lives on some ps, after a ps was lost.
 function methods:_bring_back(path, only)
   counter(self)
-  return status.restore(self, rawget(self, "_root"), path, only)
+  return status.restore(self, rawget(self, ROOT), path, only)
 end
 
 --- Checkpoint({ model = m, ... }, { stream = false })
@@ -154,8 +155,9 @@ function M.new(given, more)
     errors.raise("invalid_argument", "Checkpoint takes one table of things to save, got %s", type(given))
   end
   local self = setmetatable({}, Checkpoint)
-  rawset(self, "_root", {})
-  rawset(self, "_stream", options.read("Checkpoint", more, { stream = false }).stream)
+  rawset(self, ROOT, {})
+  local o = options.read("Checkpoint", more, { stream = false })
+  rawset(self, STREAM, options.flag("Checkpoint", "stream", o.stream))
   for k, v in pairs(given or {}) do self[k] = v end
   return self
 end

@@ -57,11 +57,23 @@ local function check(o)
   if o.keep_checkpoint_every_n_hours then
     options.number("CheckpointManager", "keep_checkpoint_every_n_hours", o.keep_checkpoint_every_n_hours, 0)
   end
-  if o.checkpoint_interval and o.step_counter == nil then
-    errors.raise("invalid_argument", "CheckpointManager: checkpoint_interval needs step_counter")
+  if o.checkpoint_interval then
+    options.number("CheckpointManager", "checkpoint_interval", o.checkpoint_interval, 0)
+    if o.step_counter == nil then
+      errors.raise("invalid_argument", "CheckpointManager: checkpoint_interval needs step_counter")
+    end
   end
-  if type(o.checkpoint_name) ~= "string" or o.checkpoint_name == "" or o.checkpoint_name:find("/", 1, true) then
-    errors.raise("invalid_argument", "CheckpointManager: checkpoint_name is the name of a file")
+  local steps = o.step_counter
+  if steps ~= nil and type(steps) ~= "function" and not values.is_variable(steps) then
+    errors.raise("invalid_argument", "CheckpointManager: step_counter is a variable, or a function that gives a "
+      .. "number, got %s", type(steps))
+  end
+  if o.init_fn ~= nil then options.callable("CheckpointManager", "init_fn", o.init_fn) end
+  options.flag("CheckpointManager", "stream", o.stream)
+  options.path("CheckpointManager: checkpoint_name", "the name of a file", o.checkpoint_name)
+  if o.checkpoint_name:find("/", 1, true) then
+    errors.raise("invalid_argument", "CheckpointManager: checkpoint_name is the name of a file in the directory, "
+      .. "without /, got %q", o.checkpoint_name)
   end
 end
 
@@ -106,9 +118,7 @@ function M.new(checkpoint, directory, given)
   if not checkpoints.is(checkpoint) then
     errors.raise("invalid_argument", "CheckpointManager takes a Checkpoint first")
   end
-  if type(directory) ~= "string" or directory == "" then
-    errors.raise("invalid_argument", "CheckpointManager takes a directory second, got %s", type(directory))
-  end
+  options.path("CheckpointManager", "a directory second", directory)
   local o = options.read("CheckpointManager", given, known)
   check(o)
   local self = { checkpoint = checkpoint, directory = directory:gsub("(.)/+$", "%1"), _o = o,
@@ -183,8 +193,12 @@ end
 local function read_save(given, more)
   local o = type(given) == "table" and given or more
   o = options.read("save", o, { "checkpoint_number", check_interval = true })
-  if type(given) == "number" then o.checkpoint_number = given end
-  if o.checkpoint_number then options.count("save", "checkpoint_number", o.checkpoint_number, 0) end
+  if given ~= nil and type(given) ~= "table" then o.checkpoint_number = given end
+  if o.checkpoint_number ~= nil then
+    options.count("CheckpointManager: save", "checkpoint_number", o.checkpoint_number, 0)
+    options.number("CheckpointManager: save", "checkpoint_number", o.checkpoint_number, 0, 2 ^ 53)
+  end
+  options.flag("CheckpointManager: save", "check_interval", o.check_interval)
   return o
 end
 

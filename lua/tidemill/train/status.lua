@@ -179,9 +179,12 @@ local function fill(self, todo)
     end
   end
   must(self.reader:load(self.path, list, true))
+  for _, l in ipairs(todo) do -- these look at their states first, and may refuse them
+    if l.kind == "iterator" then put.iterator(self, l) end
+  end
   must(self.reader:load(self.path, list, false))
   for _, l in ipairs(todo) do
-    if put[l.kind] then put[l.kind](self, l) end
+    if l.kind ~= "iterator" and put[l.kind] then put[l.kind](self, l) end
     use(self, l)
   end
 end
@@ -299,6 +302,9 @@ local function by_name(names)
       errors.raise("invalid_argument", "restore: names[%s] is %s; it takes a variable for each name",
         type(name) == "string" and ("%q"):format(name) or tostring(name),
         type(v) == "table" and "no variable" or type(v))
+    end
+    if v.device == "/job:worker" then
+      errors.raise("invalid_argument", "restore: names[%q] is a %s", name, tree.OF_WORKERS)
     end
     list[#list + 1] = { name = name, kind = "variable", variable = v }
   end

@@ -10,7 +10,8 @@
 --- "adapted": what a layer learned in adapt (leaf.layer, leaf.key).
 ---
 --- Names: keys are joined by "/"; in a key "." is written "..", "/" is ".S", and a string
---- that looks like a position begins with ".N".
+--- that looks like a position, or like a name of the checkpoint's own ("@..."), begins
+--- with ".N".
 ---
 --- Invariants
 ---   (1) An object is walked once, under the first name it is met by.
@@ -27,6 +28,8 @@ local values = require "tidemill.lib.values"
 
 local M = {}
 
+local DEEPEST = 500 -- tables in tables
+
 --- Slots of each rule; those that an optimizer does not use are not there.
 local slots_of = {
   sgd = { "momentum" }, rmsprop = { "rms", "momentum", "mg" }, adagrad = { "accumulator" },
@@ -38,7 +41,7 @@ local slots_of = {
 function M.key_text(key)
   if type(key) == "number" then return ("%d"):format(key) end
   local text = key:gsub("[./]", { ["."] = "..", ["/"] = ".S" })
-  if text:match "^%-?%d+$" or text == "" then text = ".N" .. text end
+  if text:match "^%-?%d+$" or text == "" or text:sub(1, 1) == "@" then text = ".N" .. text end
   return text
 end
 
@@ -53,6 +56,9 @@ local function join(path, key)
   local text = type(key) == "number" and ("%d"):format(key) or key
   return path == "" and text or path .. "/" .. text
 end
+
+--- What is said of a variable that each worker has for itself.
+M.OF_WORKERS = "variable of each worker; save what read_all() of a PerWorkerVariable, or a function, gives"
 
 local visit
 
@@ -149,6 +155,9 @@ end
 local function visit_plain(walk, path, x)
   walk.tables[path] = walk.depth == 0 and x or nil
   for _, key in ipairs(keys_of(x)) do
+    if type(key) == "string" and key:find("\0", 1, true) then
+      errors.raise("invalid_argument", "Checkpoint: the key %q has a zero byte, which no name in a checkpoint has", key)
+    end
     visit(walk, join(path, M.key_text(key)), x[key], x, key)
   end
 end
@@ -168,7 +177,7 @@ local function visit_table(walk, path, x)
   end
   walk.seen[x] = path
   if values.is_variable(x) then
-    if rawget(x, "read_all") then return refuse(walk, path, x, "PerWorkerVariable; save what its read_all() gives") end
+    if x.device == "/job:worker" then return refuse(walk, path, x, M.OF_WORKERS) end
     return leaf(walk, { name = path, kind = "variable", variable = x })
   end
   if x == random then return leaf(walk, { name = path, kind = "random" }) end
@@ -188,8 +197,18 @@ end
 
 local plain = { number = true, string = true, boolean = true }
 
+--- One level deeper; bounded, as the stack is.
+local function go_down(walk, path, x)
+  if walk.level >= DEEPEST then
+    errors.raise("invalid_argument", 'Checkpoint: tables are nested more than %d deep at "%.60s..."', DEEPEST, path)
+  end
+  walk.level = walk.level + 1
+  visit_table(walk, path, x)
+  walk.level = walk.level - 1
+end
+
 function visit(walk, path, x, holder, key)
-  if type(x) == "table" then return visit_table(walk, path, x) end
+  if type(x) == "table" then return go_down(walk, path, x) end
   if walk.depth > 0 then return end
   if values.is_tensor(x) then
     leaf(walk, { name = path, kind = "tensor", holder = holder, key = key })
@@ -218,7 +237,8 @@ function M.root_of() end
 
 --- Walk a plain table.
 function M.walk(root)
-  local walk = { leaves = {}, aliases = {}, seen = {}, tables = {}, optimizers = {}, depth = 0 }
+  local walk = { leaves = {}, aliases = {}, seen = {}, tables = {}, optimizers = {}, depth = 0,
+    level = 0 }
   walk.seen[root] = ""
   visit_plain(walk, "", root)
   local variables = {}
