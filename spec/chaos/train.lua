@@ -16,14 +16,14 @@ local data = "examples/data/adult/"
 
 tm.random.set_seed(1)
 
---- Open descriptors of this process.
+--- Open descriptors of this process, and what they are.
 local function descriptors()
   local stat = assert(io.open "/proc/self/stat")
-  local list = assert(io.popen(("ls /proc/%d/fd | wc -l"):format(stat:read "n")))
+  local list = assert(io.popen(("ls -l /proc/%d/fd"):format(stat:read "n")))
   stat:close()
-  local n = list:read "n"
+  local text = list:read "a"
   list:close()
-  return n
+  return select(2, text:gsub("\n", "")), text
 end
 local fds = descriptors()
 
@@ -182,4 +182,7 @@ local report = ("scheduled %d done %d failed %d counter %d twin %d lost %d rollb
 coordinator:close()
 collectgarbage()
 collectgarbage()
-print(("%s descriptors %d"):format(report, descriptors() - fds))
+local left, which = descriptors()
+left = left - fds
+if left > 2 then print(which) end
+print(("%s descriptors %d"):format(report, left))
