@@ -434,7 +434,10 @@ describe("workers", function()
     assert.equal(2, strategy.num_workers)
     assert.equal("connecting", state(2))
     raised("already_exists", nil, c.add_worker, c, second)
-    raised("invalid_argument", "host:port", c.add_worker, c, "nowhere")
+    raised("already_exists", "/job:ps/task:0 already", c.add_worker, c, T.jobs.ps[1])
+    for _, wrong in ipairs { "nowhere", "a b:22", "a:22x", "a:", ":22", "a:0", "a:65536", "a:22\0", "a:22\n" } do
+      raised("invalid_argument", "host:port", c.add_worker, c, wrong)
+    end
     T.jobs.worker[2] = second
     T:task("worker", 1)
     await(2, "ready")
@@ -448,6 +451,21 @@ describe("workers", function()
     exact(250)
     raised("not_found", nil, c.remove_worker, c, T.jobs.worker[1])
     assert.is_nil(T.worker[1]:status()) -- it waits for another chief
+  end)
+end)
+
+describe("workers that are all removed", function()
+  it("leave what waits to a new one; worker_timeout says so and forgets who came and went", function()
+    local strategy = D.ParameterServerStrategy(D.local_cluster { workers = 1, ps = 1 }, { worker_timeout = 0.3 })
+    local c = D.ClusterCoordinator(strategy)
+    c:remove_worker(0)
+    assert.is_truthy(P.eventually(2, function() return c:stats().workers[1].state == "removed" end))
+    local f = tm.func(function() return tm.ones { 1 } end)
+    c:schedule(f)
+    raised("unavailable", "all were removed: add_worker", c.join, c, { timeout = 5 })
+    c:add_worker "another"
+    assert.equal(1, c:schedule(f):fetch { timeout = 5 }[1]:item())
+    c:close()
   end)
 end)
 

@@ -316,19 +316,27 @@ static bool coord_alone(const tm_coordinator *c) {
   return true;
 }
 
+static bool coord_can_tell(const coord_worker *w) {
+  return w->why.code != TM_OK && !w->removing;
+}
+
+/* One that is missed, and why it is away; NULL: none is, all were removed. */
 static const coord_worker *coord_last(const tm_coordinator *c) {
   const coord_worker *w = c->worker[c->last_lost];
-  for (int32_t i = 0; i < c->nworker && w->why.code == TM_OK; i++) w = c->worker[i];
-  return w;
+  for (int32_t i = 0; i < c->nworker && !coord_can_tell(w); i++)
+    if (coord_can_tell(c->worker[i]) || w->removing) w = c->worker[i];
+  return w->removing ? NULL : w;
 }
+
+static const char coord_none_left[] = "all were removed: add_worker brings a new one";
 
 static void coord_give_up_waiting(tm_coordinator *c) {
   tm_err err;
   const coord_worker *w = coord_last(c);
   tm_err_clear(&err);
-  memcpy(err.task, w->task, sizeof err.task);
+  if (w) memcpy(err.task, w->task, sizeof err.task);
   tm_fail(&err, TM_EUNAVAILABLE, "no worker was there for %.3g s (worker_timeout): %s",
-          (double)c->opt.worker_timeout_ns * 1e-9, w->why.msg);
+          (double)c->opt.worker_timeout_ns * 1e-9, w ? w->why.msg : coord_none_left);
   c->alone_ns = c->told_ns = 0;
   coord_fail(c, &err);
 }
@@ -349,9 +357,10 @@ static int64_t coord_watch(tm_coordinator *c) {
   if (now - c->told_ns >= COORD_TELL_NS) {
     const coord_worker *w = coord_last(c);
     tm_log(TM_LOG_WARN,
-           "no worker is there for %.0f s, %" PRId64 " functions wait; %s: %s",
+           "no worker is there for %.0f s, %" PRId64 " functions wait; %s%s%s",
            (double)(now - c->alone_ns) * 1e-9,
-           (int64_t)coord_queue_count(&c->queue) + c->running, w->task, w->why.msg);
+           (int64_t)coord_queue_count(&c->queue) + c->running, w ? w->task : "",
+           w ? ": " : "", w ? w->why.msg : coord_none_left);
     c->told_ns = now;
   }
   int64_t next = c->told_ns + COORD_TELL_NS;

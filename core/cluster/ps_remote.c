@@ -221,7 +221,7 @@ static tm_status remote_first(remote_client *r, tm_err *err) {
     tm_status s = remote_connect(r, timeout, err);
     bool away = s == TM_EUNAVAILABLE || s == TM_EAGAIN;
     bool other = r->nplace > 1 && r->at == 0;
-    if (!away || remote_ended(r)) return s;
+    if (!away || remote_ended(r)) return remote_not_served(s, err);
     if (!other && (!r->opt.retry || tm_now_ns() >= end))
       return remote_not_served(s, err);
     remote_turn(r);

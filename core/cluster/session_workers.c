@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "cluster/session_parts.h"
+#include "cluster/session_remote.h"
 
 /*
  * The workers of a session: who they are, and what the coordinator asks of the session
@@ -32,7 +32,8 @@ static int32_t workers_next_number(const tm_session *s) {
 tm_status tm_session_note_worker(tm_session *s, const char *address, const char *task,
                                  tm_err *err) {
   if (s->nworker >= TM_MAX_TASKS)
-    return tm_fail(err, TM_EEXHAUSTED, "a cluster has at most %d workers",
+    return tm_fail(err, TM_EEXHAUSTED,
+                   "a strategy has at most %d workers, removed ones counted",
                    (int)TM_MAX_TASKS);
   session_worker *w = tm_calloc(1, sizeof *w);
   if (!w) return tm_nomem(err, "a worker");
@@ -100,17 +101,30 @@ tm_status tm_session_first_links(tm_session *s, const tm_session_options *opt,
 
 /* --- adding and removing --- */
 
+/* host:port, and nothing else. */
+static bool workers_is_address(const char *a) {
+  const char *colon = strrchr(a, ':');
+  size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+  if (!colon || colon == a || digits < 1 || digits > 5 || colon[1 + digits])
+    return false;
+  if (strcspn(a, " \t\r\n\"") < (size_t)(colon - a)) return false;
+  long port = strtol(colon + 1, NULL, 10);
+  return port >= 1 && port <= 65535;
+}
+
 static tm_status workers_check(const tm_session *s, const char *address, tm_err *err) {
   if (!s->coordinator)
     return tm_fail(err, TM_EPRECOND, "workers are added to a coordinator");
   if (strlen(address) >= sizeof s->worker[0]->address)
     return tm_fail(err, TM_EINVAL, "add_worker: \"%.60s...\" is too long", address);
   if (!s->remote) return TM_OK;
-  const char *colon = strrchr(address, ':');
-  long port = colon ? strtol(colon + 1, NULL, 10) : 0;
-  if (!colon || colon == address || port < 1 || port > 65535)
+  if (!workers_is_address(address))
     return tm_fail(err, TM_EINVAL, "add_worker: \"%s\" is not like \"host:port\"",
                    address);
+  for (int32_t i = 0; i < s->nps; i++)
+    if (strcmp(s->remote->address[i], address) == 0)
+      return tm_fail(err, TM_EEXISTS, "add_worker: %s is %s already", address,
+                     s->remote->ps[i].task);
   for (int32_t i = 0; i < s->nworker; i++)
     if (!s->worker[i]->removed && strcmp(s->worker[i]->address, address) == 0)
       return tm_fail(err, TM_EEXISTS, "add_worker: %s is %s already", address,

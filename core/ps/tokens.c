@@ -14,8 +14,9 @@
  * UPDATE: the one that was quiet longest goes.
  *
  * Invariants (under mu):
- *   (1) Every closure in seen is >= lowest, unless lowest went down with a new
- *       coordinator; values are > 0.
+ *   (1) Every closure in seen is >= lowest; values are > 0.  An UPDATE of one below is
+ *       late: its closure has ended elsewhere.  So a lost incarnation whose refusal was
+ *       forgotten meanwhile still changes nothing twice.
  *   (2) `uses` are the tokens between take and end, of different closures and clients.
  */
 typedef struct tokens_client {
@@ -130,6 +131,12 @@ static tm_status tokens_take_number(tm_tokens *t, tm_token_use *use) {
 static tm_status tokens_take_turn(tm_tokens *t, tm_token_use *use, tm_err *err) {
   const tm_ps_token *token = &use->token;
   tokens_advance(t, token->lowest);
+  if (token->closure < t->lowest)
+    return tm_fail(err, TM_EABORTED,
+                   "closure %" PRIu64
+                   " is finished (the lowest unfinished one is "
+                   "%" PRIu64 "); its updates are refused",
+                   token->closure, t->lowest);
   use->before = (uint64_t)(uintptr_t)tm_map_get(t->seen, token->closure);
   use->repeat = use->before > token->turn;
   if (use->repeat) return TM_OK;
@@ -269,7 +276,9 @@ void tm_tokens_pack(tm_tokens *t, tm_packer *w) {
     tm_pack_uint(w, (uint64_t)(uintptr_t)turns);
   }
   tm_pack_array(w, t->nrefused);
-  for (uint32_t i = 0; i < t->nrefused; i++) tm_pack_uint(w, t->refused[i]);
+  uint32_t oldest = t->next + TM_REFUSED_MAX - t->nrefused;
+  for (uint32_t i = 0; i < t->nrefused; i++)
+    tm_pack_uint(w, t->refused[(oldest + i) % TM_REFUSED_MAX]);
   tm_pack_array(w, t->nclient * 2);
   for (uint32_t i = 0; i < t->nclient; i++) {
     tm_pack_uint(w, t->client[i].id);

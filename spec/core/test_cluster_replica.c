@@ -115,6 +115,27 @@ static tm_ps_client *client(const server *a, const server *b) {
   return c;
 }
 
+/* Whoever waits for a ps tells "not yet" from an error of its own by the code. */
+static void a_lane_that_nobody_serves_any_more_is_unavailable(void **state) {
+  (void)state;
+  server a, b;
+  tm_ps_client *c;
+  tm_err err = {0};
+  tm_cancel gone = {0};
+  server_start(&a, 0);
+  server_start(&b, 1);
+  tm_cancel_set(&gone);
+  tm_channel_options ch = {.address = a.address,
+                           .self = {.cluster = "c", .task = "/job:chief/task:0"},
+                           .silence_ns = 5000000000};
+  tm_ps_remote_options o = {
+      .channel = ch, .lane = 0, .other.address = b.address, .gone = &gone};
+  assert_int_equal(tm_ps_client_lane(&o, &c, &err), TM_EUNAVAILABLE);
+  assert_int_equal(err.code, TM_EUNAVAILABLE);
+  server_stop(&a);
+  server_stop(&b);
+}
+
 /* --- what is in it --- */
 
 enum { ROWS = 64, WIDTH = 5, VARS = 12 };
@@ -342,6 +363,7 @@ static void bytes_are_all_given_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_lane_that_nobody_serves_any_more_is_unavailable),
       cmocka_unit_test(a_copy_made_while_updates_go_on_has_every_bit),
       cmocka_unit_test(a_primary_without_its_copy_answers_when_the_chief_says_so),
       cmocka_unit_test(orders_of_an_earlier_epoch_are_refused),

@@ -3,6 +3,7 @@
 
 #include "ps/client.h"
 #include "ps/store.h"
+#include "ps/tokens.h"
 #include "test.h"
 
 static tm_shape vec(int64_t n) { return tm_shape_of(1, &n); }
@@ -244,6 +245,24 @@ static void a_refused_incarnation_updates_nothing(void **state) {
   tm_store_free(s);
 }
 
+/* Refusals are forgotten when 1024 newer ones came; that its closure has ended is not.
+ */
+static void a_late_update_of_a_closure_that_ended_changes_nothing(void **state) {
+  (void)state;
+  tm_store *s = store();
+  float one[1] = {1};
+  make(s, 1, vec(1), 0);
+  tm_ps_token late = {.incarnation = 1, .closure = 5, .lowest = 5};
+  tm_ps_token again = {.incarnation = 5000, .closure = 5, .lowest = 5};
+  tm_ps_token next = {.incarnation = 5000, .closure = 9, .lowest = 9};
+  for (uint64_t i = 1; i <= TM_REFUSED_MAX + 1; i++) tm_store_refuse(s, i);
+  assert_ok(add(s, 1, vec(1), one, &again));
+  assert_ok(add(s, 1, vec(1), one, &next));
+  assert_int_equal(add(s, 1, vec(1), one, &late), TM_EABORTED);
+  assert_true(first_of(s, 1, vec(1)) == 2.0f);
+  tm_store_free(s);
+}
+
 static void making_a_shard_again_keeps_it(void **state) {
   (void)state;
   tm_store *s = store();
@@ -466,6 +485,7 @@ int main(void) {
       cmocka_unit_test(a_failed_update_gives_its_token_back),
       cmocka_unit_test(tokens_of_finished_closures_are_forgotten),
       cmocka_unit_test(a_refused_incarnation_updates_nothing),
+      cmocka_unit_test(a_late_update_of_a_closure_that_ended_changes_nothing),
       cmocka_unit_test(making_a_shard_again_keeps_it),
       cmocka_unit_test(slots_are_made_at_the_first_apply_and_can_be_read),
       cmocka_unit_test(dense_reads_of_one_request_are_of_one_moment),

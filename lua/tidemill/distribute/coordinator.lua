@@ -247,8 +247,9 @@ end
 --- /job:worker/task:NUMBER of this cluster's id.
 function Coordinator:add_worker(address)
   local handle, strategy = self:_open(), self.strategy
-  if type(address) ~= "string" then
-    errors.raise("invalid_argument", 'add_worker takes an address like "host:port", got %s', type(address))
+  if type(address) ~= "string" or address:find "%c" then
+    errors.raise("invalid_argument", 'add_worker takes an address like "host:port", got %s',
+      type(address) == "string" and ("%q"):format(address) or type(address))
   end
   local place, task = handle:add_worker(address)
   strategy._worker_tasks[place + 1] = task
