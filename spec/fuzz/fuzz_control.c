@@ -1,9 +1,13 @@
 /* Messages of the control plane, TM_CONFIG, and states of iterators, from any bytes. */
 #include <string.h>
 
+#include "base/arena.h"
 #include "cluster/control.h"
+#include "cluster/save_wire.h"
 #include "cluster/spec.h"
+#include "cluster/term.h"
 #include "data/source.h"
+#include "ps/tokens.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
@@ -51,6 +55,41 @@ static void fuzz_state(const uint8_t *p, size_t n) {
   tm_dataset_unref(ds);
 }
 
+/* What ps and chiefs say of snapshots, tokens and terms. */
+static void fuzz_saves(const uint8_t *p, size_t n) {
+  tm_arena a = TM_ARENA_INIT;
+  tm_err err = {0};
+  tm_snapshot_item *item;
+  tm_token_list q = {0};
+  tm_snapshot_job job = {0};
+  tm_save_read rd;
+  tm_term term;
+  uint64_t id;
+  int32_t count;
+  (void)!tm_save_items_unpack(p, n, &a, &item, &count, &q, &err);
+  (void)!tm_save_tokens_unpack(p, n, &a, &q, &err);
+  (void)!tm_save_job_unpack(p, n, &a, &id, &job, &err);
+  (void)!tm_save_read_unpack(p, n, &rd, &err);
+  (void)!tm_term_unpack(p, n, &term, &err);
+  tm_arena_release(&a);
+}
+
+/* What a ps remembers of UPDATEs; afterwards it still tells one from the next. */
+static void fuzz_tokens(const uint8_t *p, size_t n) {
+  tm_tokens *t;
+  tm_unpacker r;
+  tm_token_use use;
+  tm_err err = {0};
+  const tm_ps_token token = {.incarnation = 1, .closure = 7, .lowest = 7};
+  if (tm_tokens_new(&t)) return;
+  tm_unpack_init(&r, p, n);
+  tm_tokens_unpack(t, &r);
+  for (int i = 0; i < 2; i++)
+    if (tm_tokens_take(t, &token, &use, &err) == TM_OK) tm_tokens_end(t, &use, true);
+  tm_tokens_refuse(t, 9);
+  tm_tokens_free(t);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
   tm_err err = {0};
   tm_start start;
@@ -66,6 +105,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
   const tm_message leaving = {.f = {.meta_bytes = (uint32_t)n}, .meta = p};
   if (tm_leaving_unpack(&leaving, why, &err) == TM_OK && strlen(why) >= sizeof why)
     return -1;
+  fuzz_saves(p, n);
+  fuzz_tokens(p, n);
   fuzz_letter(p, n, true);
   fuzz_letter(p, n, false);
   char *text = tm_malloc(n + 1);
