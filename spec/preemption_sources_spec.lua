@@ -65,6 +65,20 @@ describe("a PreemptionWatcher", function()
     assert.same({}, P.cleanup())
   end)
 
+  it("names sources of the wrong kind", function()
+    local url = "http://127.0.0.1:1/"
+    for text, sources in pairs { ["url.headers"] = { url = { url = url, headers = "a: b" } },
+      ['url.headers["X"]'] = { url = { url = url, headers = { X = "a\0b" } } },
+      ["url.resource"] = { url = { url = url, resource = {} } }, ["kubernetes.api"] = { kubernetes = { api = true } },
+      ["kubernetes.pod"] = { kubernetes = { pod = {} } }, ["kubernetes must be"] = { kubernetes = 3 },
+      ["slurm must be"] = { slurm = "yes" }, ["zero byte"] = { file = "a\0b" } } do
+      local ok, e = pcall(watch, sources)
+      assert.is_false(ok, text)
+      assert.is_true(tm.is_error(e, "invalid_argument"), tostring(e))
+      assert.truthy(tostring(e):find(text, 1, true), tostring(e))
+    end
+  end)
+
   it("finds a sentinel file: its content is the message", function()
     local path = P.dir() .. "/sentinel"
     local w = watch { file = path }
@@ -78,6 +92,10 @@ describe("a PreemptionWatcher", function()
     write(path, ("long "):rep(10000))
     assert.is_true(#message(watch { file = path }) < 500)
     silent(watch { file = P.dir() }) -- a directory is none
+    os.execute("mkfifo " .. path .. "-pipe") -- nor is a pipe, and it holds nobody up
+    local pipe = watch { file = path .. "-pipe" }
+    silent(pipe)
+    pipe:close()
   end)
 
   it("polls GCE's metadata, with its header", function()

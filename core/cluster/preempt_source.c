@@ -1,11 +1,14 @@
 #include "cluster/preempt_source.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "cluster/preempt_http.h"
@@ -77,15 +80,22 @@ tm_status tm_preempt_url_set(tm_preempt_url *u, const char *text, tm_err *err) {
 /* At most size - 1 bytes of a file; TM_ENOTFOUND: there is none. */
 static tm_status source_read(const char *path, char *out, size_t size, size_t *n,
                              tm_err *err) {
-  FILE *f = fopen(path, "rb");
-  if (!f)
+  struct stat st;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hold us */
+  if (fd < 0)
     return tm_fail(err, errno == ENOENT || errno == ENOTDIR ? TM_ENOTFOUND : TM_EPERM,
                    "\"%s\": %s", path, strerror(errno));
-  *n = fread(out, 1, size - 1, f);
-  bool bad = ferror(f) != 0;
-  fclose(f);
+  bool file = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+  ssize_t got = 0;
+  *n = 0;
+  while (file && *n < size - 1 && (got = read(fd, out + *n, size - 1 - *n)) != 0) {
+    if (got < 0 && errno != EINTR) break;
+    if (got > 0) *n += (size_t)got;
+  }
+  close(fd);
   out[*n] = '\0';
-  if (bad) return tm_fail(err, TM_EDATALOSS, "\"%s\" cannot be read", path);
+  if (!file) return tm_fail(err, TM_EINVAL, "\"%s\" is not a file", path);
+  if (got < 0) return tm_fail(err, TM_EDATALOSS, "\"%s\" cannot be read", path);
   return TM_OK;
 }
 

@@ -1,6 +1,7 @@
 #include "lua/ckpt.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ckpt/file.h"
 #include "ckpt/reader.h"
@@ -133,6 +134,15 @@ static int ckpt_remove(lua_State *L) {
   tm_err_clear(&err);
   tm_status s = tm_ckpt_remove(luaL_checkstring(L, 1), &err);
   return tm_lua_ckpt_answer(L, s, &err);
+}
+
+/* exists(path): is there a checkpoint of this path? */
+static int ckpt_exists(lua_State *L) {
+  char index[TM_PATH_MAX];
+  struct stat st;
+  tm_status s = tm_path_join(index, luaL_checkstring(L, 1), TM_CKPT_INDEX, NULL);
+  lua_pushboolean(L, s == TM_OK && stat(index, &st) == 0 && S_ISREG(st.st_mode));
+  return 1;
 }
 
 /* sweep(dir, name): what ended saves left there */
@@ -452,6 +462,7 @@ void tm_lua_open_ckpt(lua_State *L, int core) {
       {"close", ckpt_reader_close}, {NULL, NULL}};
   static const luaL_Reg functions[] = {{"create", ckpt_create},
                                        {"open", ckpt_open},
+                                       {"exists", ckpt_exists},
                                        {"remove", ckpt_remove},
                                        {"sweep", ckpt_sweep},
                                        {"in_cluster", tm_lua_ckpt_in_cluster},

@@ -43,6 +43,12 @@ local known = { "signals", "file", "url", "slurm", "kubernetes" }
 
 local function bad(fmt, ...) errors.raise("invalid_argument", "PreemptionWatcher: " .. fmt, ...) end
 
+local function read_text(name, x)
+  if x ~= nil and (type(x) ~= "string" or x:find "%c") then
+    bad("%s is a text of one line, got %s", name, type(x) == "string" and ("%q"):format(x) or type(x))
+  end
+end
+
 local function read_url(url, to)
   if type(url) == "string" then url = { url = url } end
   if type(url) ~= "table" then bad("url is an address, or { url = ..., headers, timeout }, got %s", type(url)) end
@@ -50,7 +56,16 @@ local function read_url(url, to)
   if type(o.url) ~= "string" then bad("url = { url = ... }: the address is missing") end
   to.url, to.resource, to.timeout, to.headers = o.url, o.resource, o.timeout, {}
   options.number("PreemptionWatcher", "timeout", o.timeout, 0)
+  read_text("url.resource", o.resource)
+  if o.headers ~= nil and type(o.headers) ~= "table" then
+    bad('url.headers is a table: { ["Metadata-Flavor"] = "Google" }, got %s', type(o.headers))
+  end
   for name, value in pairs(o.headers or {}) do
+    if type(value) == "number" then value = tostring(value) end
+    if type(value) ~= "string" or value:find("\0", 1, true) then
+      bad("url.headers[%s] is a text of one line, got %s", type(name) == "string" and ("%q"):format(name)
+        or tostring(name), type(value) == "string" and ("%q"):format(value) or type(value))
+    end
     to.headers[#to.headers + 1] = type(name) == "string" and ("%s: %s"):format(name, value) or value
   end
 end
@@ -60,6 +75,9 @@ local function read_pod(pod, to)
   if type(pod) ~= "table" then return end
   local o = options.read("PreemptionWatcher kubernetes", pod, { "api", "directory", "pod", timeout = 5 })
   options.number("PreemptionWatcher", "timeout", o.timeout, 0)
+  read_text("kubernetes.api", o.api)
+  read_text("kubernetes.directory", o.directory)
+  read_text("kubernetes.pod", o.pod)
   to.pod_api, to.pod_directory, to.pod_name, to.pod_timeout = o.api, o.directory, o.pod, o.timeout
 end
 
@@ -72,7 +90,11 @@ local function read_sources(sources, to)
   if s.signals ~= nil and type(s.signals) ~= "table" then
     bad('signals is a list of names: { "SIGTERM" }, got %s', type(s.signals))
   end
-  if s.file ~= nil and (type(s.file) ~= "string" or s.file == "") then bad("file is a path") end
+  if s.file ~= nil then options.path("PreemptionWatcher: file", "a path", s.file) end
+  if s.slurm ~= nil then options.flag("PreemptionWatcher", "slurm", s.slurm) end
+  if s.kubernetes ~= nil and type(s.kubernetes) ~= "table" then
+    options.flag("PreemptionWatcher", "kubernetes", s.kubernetes)
+  end
   to.signals, to.file, to.slurm = s.signals, s.file, s.slurm
   if s.url ~= nil then read_url(s.url, to) end
   read_pod(s.kubernetes, to)

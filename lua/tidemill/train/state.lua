@@ -17,11 +17,7 @@ function M.join(dir, name)
 end
 
 --- Is there a checkpoint of this path?
-function M.exists(path)
-  local f = io.open(path .. "/checkpoint.json", "r")
-  if f then f:close() end
-  return f ~= nil
-end
+M.exists = core.ckpt.exists
 
 --- { [i] = { name, time }, latest, preserved }; nil and the error.
 M.read = core.ckpt.state_read
