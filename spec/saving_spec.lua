@@ -88,6 +88,50 @@ else
 end
 ]]
 
+-- Closures that each change all rows of a table, which is more than a ps copies aside.
+local heavy = [[
+local tm = require "tidemill"
+local saving, core = require "tidemill.train.saving", require "tidemill.core"
+core.log = print
+local dir, more, part = arg[1], tonumber(arg[2]), tonumber(arg[3])
+local rows, width = 400000, 64
+local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.resolver{ workers = 2, ps = 2 }, {
+  placement = "round_robin" })
+local c = tm.distribute.ClusterCoordinator(strategy)
+local root = strategy:scope(function()
+  return { table = tm.Variable(function(shape) return tm.zeros(shape) end,
+    { shape = { rows, width }, dtype = "float32", name = "table" }), count = tm.Variable(0, { dtype = "int64" }) }
+end)
+-- Rows r + i * part for all i: one more each, and one more closure that did so.
+local step = tm.func(function(r)
+  root.table:scatter_add(tm.range(0, part) * (rows // part) + r, tm.ones { part, width })
+  root.count:assign_add(1)
+end)
+local n = 0
+local function go()
+  for _ = 1, rows // part do
+    c:schedule(step, { tm.tensor(n % (rows // part), "int64") })
+    n = n + 1
+  end
+end
+go()
+c:join()
+for _ = 1, more do go() end
+io.stdout:write "ready\n"
+io.stdout:flush()
+local how = { stream = true }
+local path, err = saving.save(dir .. "/heavy", require "tidemill.train.tree".walk(root), how)
+local steps = c:stats().steps
+print("saved", path, err, "streamed", saving.last and saving.last.streamed)
+local r = assert(core.ckpt.open(path))
+assert(r:verify())
+local count, sum = r:read "count":item(), 0
+for at = 0, rows - 1, part do sum = sum + tm.reduce_sum(r:read("table", at, part)):item() end
+print("right", sum == count * part * width, "moved", count > rows // part, count, steps, n, sum / (part * width))
+r:close()
+c:join()
+]]
+
 -- Saves once, at once or when the file `go` is there, and says how it went.
 local once = [[
 local tm = require "tidemill"
@@ -192,6 +236,33 @@ describe("saving a cluster", function()
     for _, p in pairs(list) do p:kill() end
     for _, p in pairs(list) do p:wait(5) end
   end
+
+  it("streamed while all rows of a table change makes writers wait for room, and nobody else", function()
+    local p = P.run { "launch", "--workers", "2", "--ps", "2", P.script(heavy), dir, "8", "4000" }
+    assert.equal(0, p:wait(60), p:out() .. p:err())
+    assert.matches("saved%s+%S+heavy%s+nil%s+streamed%s+2", p:out())
+    assert.matches("right%s+true", p:out())
+    assert.not_matches("again, without updates", p:out())
+    os.execute("rm -rf " .. dir .. "/heavy*")
+  end)
+
+  it("streamed is repeated without updates when the chief did not read for so long that training went on", function()
+    local env = environments(2, 2)
+    local t = tasks(env)
+    t.worker1 = P.run({ "worker" }, env("worker", 1))
+    local p = P.run({ P.script(heavy), dir, "8", "100000" }, env("chief", 0))
+    assert.truthy(p:says("ready", 20), p:out() .. p:err())
+    assert.truthy(P.eventually(10, function() return #files "heavy.tmp-*/data-*.safetensors" > 0 end))
+    p:kill "STOP"
+    tm.sleep(6)
+    p:kill "CONT"
+    assert.equal(0, p:wait(60), p:out() .. p:err())
+    assert.matches("again, without updates", p:out())
+    assert.matches("saved%s+%S+heavy%s+nil%s+streamed%s+2", p:out())
+    assert.matches("right%s+true", p:out())
+    os.execute("rm -rf " .. dir .. "/heavy*")
+    stop(t)
+  end)
 
   it("is streamed through the chief when ps do not see its directory", function()
     local env = environments(1, 2)

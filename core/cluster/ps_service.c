@@ -23,6 +23,9 @@
  *   (4) What changes a lane that may have a copy is applied and passed on under its
  *       order; a copy is changed by frames of its primary alone, on a connection with
  *       the lane's present epoch.
+ *   (5) No UPDATE waits in a loop's thread for the reader of a snapshot, which may need
+ *       that thread: it is parked, and so are those after it, which it might keep from
+ *       the lane's order.
  */
 /* What an answer keeps until it is written. */
 typedef struct ps_reply {
@@ -32,12 +35,16 @@ typedef struct ps_reply {
   tm_tensor *held[];
 } ps_reply;
 
+static void service_serve_parked(void *ud, tm_conn *c, tm_message *m);
+
 tm_status tm_ps_service_new(const char *task, tm_ps_service **out) {
   *out = NULL;
   tm_ps_service *s = tm_calloc(1, sizeof *s);
   if (!s) return TM_ENOMEM;
   strncpy(s->task, task, sizeof s->task - 1);
-  if (tm_ps_lane_new(task, 0, false, 0, &s->lane[0])) {
+  if (tm_ps_park_new(service_serve_parked, s, &s->park) ||
+      tm_ps_lane_new(task, 0, false, 0, &s->lane[0])) {
+    tm_ps_park_free(s->park);
     tm_free(s, sizeof *s);
     return TM_ENOMEM;
   }
@@ -57,12 +64,19 @@ void tm_service_end_lane(tm_ps_lane *l) {
   tm_ps_lane_unref(l);
 }
 
+void tm_ps_service_stop(tm_ps_service *s) {
+  pthread_rwlock_rdlock(&s->lock);
+  for (int i = 0; i < SERVICE_LANES; i++) /* who waits for room goes on */
+    if (s->lane[i]) tm_ps_saver_stop(s->lane[i]->saver);
+  pthread_rwlock_unlock(&s->lock);
+  tm_ps_park_stop(s->park);
+}
+
 void tm_ps_service_free(tm_ps_service *s) {
   if (!s) return;
-  for (int i = 0; i < SERVICE_LANES; i++) {
-    if (s->lane[i]) tm_ps_saver_stop(s->lane[i]->saver);
-    tm_service_end_lane(s->lane[i]);
-  }
+  tm_ps_service_stop(s);
+  for (int i = 0; i < SERVICE_LANES; i++) tm_service_end_lane(s->lane[i]);
+  tm_ps_park_free(s->park);
   tm_replica_host_free(s->host);
   pthread_rwlock_destroy(&s->lock);
   tm_free(s, sizeof *s);
@@ -188,13 +202,21 @@ static tm_status service_update(tm_ps_lane *l, tm_conn *c, tm_message *m,
   return st;
 }
 
+/* True: it is parked (5).  park NULL: this is the park's thread. */
+static bool service_park(tm_ps_park *park, tm_ps_lane *l, tm_conn *c, tm_message *m,
+                         const tm_ps_request *rq) {
+  return park && tm_store_must_wait(l->store, rq, tm_ps_park_busy(park)) &&
+         tm_ps_park_put(park, c, m) == TM_OK;
+}
+
 static tm_status service_handle(tm_ps_lane *l, tm_conn *c, tm_message *m,
-                                tm_arena *arena, tm_err *err) {
+                                tm_ps_park *park, tm_arena *arena, tm_err *err) {
   tm_ps_request rq;
   tm_replica_answer a;
   uint64_t rows_bytes;
   TM_TRY(tm_ps_request_unpack(m->meta, m->f.meta_bytes, m->payload, m->f.payload_bytes,
                               arena, &rq, &rows_bytes, err));
+  if (service_park(park, l, c, m, &rq)) return TM_OK;
   ps_reply *r = service_reply_new(rq.nrd, rows_bytes);
   if (!r) return tm_nomem(err, "an answer");
   service_place_rows(&rq, r);
@@ -211,9 +233,9 @@ static tm_status service_handle(tm_ps_lane *l, tm_conn *c, tm_message *m,
 }
 
 static tm_status service_request(tm_ps_lane *l, tm_conn *c, tm_message *m,
-                                 tm_err *err) {
+                                 tm_ps_park *park, tm_err *err) {
   tm_arena a = TM_ARENA_INIT;
-  tm_status st = service_handle(l, c, m, &a, err);
+  tm_status st = service_handle(l, c, m, park, &a, err);
   tm_arena_release(&a);
   return st;
 }
@@ -363,10 +385,11 @@ static tm_status service_ordered(tm_ps_lane *l, tm_conn *c, tm_message *m,
   return st;
 }
 
-static tm_status service_ask(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_err *err) {
+static tm_status service_ask(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_ps_park *park,
+                             tm_err *err) {
   switch (m->f.kind) {
     case TM_F_PS_REQUEST:
-      return service_request(l, c, m, err);
+      return service_request(l, c, m, park, err);
     case TM_F_PS_STATS:
       return service_stats(l, c, m->f.id);
     case TM_F_PS_SNAPSHOT:
@@ -388,14 +411,14 @@ static tm_status service_ask(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_err *e
 
 /* A request to the lane that the connection speaks of. */
 static tm_status service_message(tm_ps_service *s, tm_conn *c, tm_message *m,
-                                 tm_err *err) {
+                                 tm_ps_park *park, tm_err *err) {
   const service_door *door = tm_conn_tag(c);
   if (door && door->copy) return tm_service_copy(s, c, m, err);
   pthread_rwlock_rdlock(&s->lock);
   tm_ps_lane *l = door ? tm_service_lane(s, door->lane) : s->lane[0];
   bool served = l && tm_ps_lane_role(l) == TM_LANE_PRIMARY;
   tm_status st = tm_service_check_start(s, c, err);
-  if (st == TM_OK && served) st = service_ask(l, c, m, err);
+  if (st == TM_OK && served) st = service_ask(l, c, m, park, err);
   pthread_rwlock_unlock(&s->lock);
   if (st == TM_OK && !served) /* (3) */
     tm_conn_close(c, TM_EUNAVAILABLE, "these shards are not served here");
@@ -411,7 +434,8 @@ static bool service_knows(const tm_conn *c, uint16_t kind) {
          kind == TM_F_PS_TOKENS;
 }
 
-bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m) {
+static bool service_serve(tm_ps_service *s, tm_conn *c, tm_message *m,
+                          tm_ps_park *park) {
   tm_err err;
   tm_status st;
   bool control = strcmp(tm_conn_peer(c)->purpose, "control") == 0;
@@ -423,7 +447,7 @@ bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m) {
   else if (m->f.kind == TM_F_LANE && control)
     st = tm_service_order_lane(s, c, m, &err);
   else if (service_knows(c, m->f.kind))
-    st = service_message(s, c, m, &err);
+    st = service_message(s, c, m, park, &err);
   else
     return false;
   if (st == TM_OK) return true;
@@ -432,4 +456,12 @@ bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m) {
   if (tm_conn_send_error(c, m->f.id, &err) == TM_ENOMEM)
     tm_conn_close(c, TM_ENOMEM, "no memory for an answer");
   return true;
+}
+
+bool tm_ps_service_message(tm_ps_service *s, tm_conn *c, tm_message *m) {
+  return service_serve(s, c, m, s->park);
+}
+
+static void service_serve_parked(void *ud, tm_conn *c, tm_message *m) {
+  service_serve(ud, c, m, NULL);
 }

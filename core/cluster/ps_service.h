@@ -19,6 +19,8 @@
 typedef struct tm_ps_service tm_ps_service;
 
 TM_CHECKED tm_status tm_ps_service_new(const char *task, tm_ps_service **out);
+/* Ends its own threads; before the loops of its connections end. */
+void tm_ps_service_stop(tm_ps_service *s);
 void tm_ps_service_free(tm_ps_service *s); /* s may be NULL */
 /* A new chief begins: the shards and tokens of the last one go.  lane: the one that is
  * served from now on, -1: none until a LANE says so.  starts: the number of this start;

@@ -5,6 +5,7 @@
 #ifndef TM_CLUSTER_PS_SERVICE_PARTS_H
 #define TM_CLUSTER_PS_SERVICE_PARTS_H
 
+#include "cluster/ps_park.h"
 #include "cluster/ps_replica.h"
 #include "cluster/ps_service.h"
 
@@ -16,6 +17,7 @@ struct tm_ps_service {
   uintptr_t starts;                /* guarded by lock */
   tm_ps_lane *lane[SERVICE_LANES]; /* guarded by lock; NULL: none */
   tm_replica_host *host;           /* guarded by lock; made when it is needed */
+  tm_ps_park *park;
 };
 
 /* What a data connection speaks of: its tag. */

@@ -343,6 +343,7 @@ tm_status tm_server_wait(tm_server *s, int64_t timeout_ns, tm_cancel *cancel,
 
 void tm_server_free(tm_server *s) {
   if (!s) return;
+  if (s->ps) tm_ps_service_stop(s->ps);
   tm_netloop_free(s->loop);
   tm_worker_service_free(s->worker);
   tm_ps_service_free(s->ps);

@@ -35,6 +35,7 @@ tm_status tm_conn_make(int fd, tm_conn **out) {
   atomic_init(&c->last_in, c->born);
   atomic_init(&c->last_out, c->born);
   atomic_init(&c->excused, false);
+  atomic_init(&c->held, false);
   *out = c;
   return TM_OK;
 }
@@ -42,6 +43,12 @@ tm_status tm_conn_make(int fd, tm_conn **out) {
 void tm_conn_excuse(tm_conn *c, bool on) {
   atomic_store(&c->last_in, tm_now_ns());
   atomic_store(&c->excused, on);
+}
+
+void tm_conn_hold(tm_conn *c, bool on) {
+  if (!on) atomic_store(&c->last_in, tm_now_ns());
+  atomic_store(&c->held, on);
+  if (!on) tm_conn_attend(c);
 }
 
 tm_conn *tm_conn_ref(tm_conn *c) {
@@ -210,6 +217,7 @@ bool tm_conn_waiting(tm_conn *c) {
 }
 
 bool tm_conn_full(tm_conn *c) {
+  if (atomic_load_explicit(&c->held, memory_order_acquire)) return true;
   pthread_mutex_lock(&c->mu);
   bool full = c->out_bytes > CONN_FULL;
   pthread_mutex_unlock(&c->mu);

@@ -60,6 +60,10 @@ void tm_conn_set_limits(tm_conn *c, const tm_conn_limits *limits);
 /* While on, the peer's silence is not counted: it was asked for something long. */
 void tm_conn_excuse(tm_conn *c, bool on);
 
+/* While on, no further message is read, and the peer's silence is not counted.  On:
+ * only from this connection's callbacks. */
+void tm_conn_hold(tm_conn *c, bool on);
+
 /* Metadata is copied; segments must stay until release(ud), which may be NULL, is
  * called (by any thread, also when sending fails: always exactly once).
  * TM_EUNAVAILABLE: the connection is gone. */

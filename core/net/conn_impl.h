@@ -23,12 +23,12 @@ typedef struct conn_out {
 
 struct tm_conn {
   atomic_int refs;
-  struct net_thread *thread;     /* that drives it */
-  struct tm_conn *prev, *next;   /* the thread's list */
-  struct tm_conn *attend;        /* the thread's list of those that want attention */
-  uv_poll_t poll;                /* loop thread */
-  int events_on;                 /* loop thread: what poll watches */
-  bool server, greeted, closing; /* loop thread */
+  struct net_thread *thread;   /* that drives it */
+  struct tm_conn *prev, *next; /* the thread's list */
+  struct tm_conn *attend;      /* the thread's list of those that want attention */
+  uv_poll_t poll;              /* loop thread */
+  int events_on;               /* loop thread: what poll watches */
+  bool server, greeted, begun, closing; /* loop thread */
   tm_conn_events ev;
   tm_conn_limits lim;
   const struct tm_listen_options *listen; /* of a server's connection */
@@ -46,6 +46,7 @@ struct tm_conn {
   uint64_t pay_at; /* bytes of it that came */
   atomic_llong last_in, last_out;
   atomic_bool excused; /* its silence is not counted */
+  atomic_bool held;    /* nothing more is read */
   int64_t born;
 
   /* out */
@@ -64,7 +65,7 @@ TM_CHECKED tm_status tm_conn_make(int fd, tm_conn **out);
 bool tm_conn_readable(tm_conn *c);
 /* Write what waits; false: close it. */
 bool tm_conn_flush(tm_conn *c);
-/* Bytes that wait to go out are too many to read more. */
+/* Nothing more is to be read: too many bytes wait to go out, or it is on hold. */
 bool tm_conn_full(tm_conn *c);
 bool tm_conn_waiting(tm_conn *c);
 void tm_conn_fail(tm_conn *c, tm_status s, const char *why);

@@ -118,6 +118,7 @@ static void loop_begin(net_thread *t, tm_conn *c) {
   if (t->conns) t->conns->prev = c;
   t->conns = c;
   c->poll.data = c;
+  c->begun = true;
   if (uv_poll_init(&t->uv, &c->poll, c->fd)) {
     /* Never initialised, so there is nothing for libuv to close. */
     t->conns = c->next;
@@ -142,7 +143,7 @@ static bool loop_wants_close(tm_conn *c) {
 
 static void loop_attend_one(net_thread *t, tm_conn *c) {
   bool close = loop_wants_close(c);
-  if (c->events_on == 0) {
+  if (!c->begun) {
     loop_begin(t, c);
     if (!close || c->closing) return;
   }
@@ -236,7 +237,8 @@ static void loop_tick(uv_timer_t *h) {
   t->ticked = now;
   for (tm_conn *c = t->conns, *next; c; c = next) {
     next = c->next;
-    if (late || atomic_load(&c->excused)) atomic_store(&c->last_in, now);
+    if (late || atomic_load(&c->excused) || atomic_load(&c->held))
+      atomic_store(&c->last_in, now);
     loop_check(c, now, late);
   }
 }
@@ -386,7 +388,7 @@ tm_status tm_netloop_new(int threads, tm_netloop **out) {
 static void loop_forget(net_thread *t) {
   for (tm_conn *c = t->attend, *next; c; c = next) {
     next = c->attend;
-    if (c->events_on == 0 && !c->closing) {
+    if (!c->begun && !c->closing) {
       tm_conn_drop(c);
       if (c->ev.closed && c->greeted) c->ev.closed(c->ev.ud, c, &c->why);
       tm_conn_unref(c); /* the loop's */

@@ -62,5 +62,9 @@ bool tm_keep_rows(tm_keep *list, int64_t from, int64_t to);
 /* Wait for room; *patience_ns becomes less, and when none is left the snapshot is given
  * up. */
 void tm_keep_wait(tm_keep *list, int64_t *patience_ns);
+/* Most that a change of so many rows (-1: all) copies aside. */
+size_t tm_keep_most(const tm_keep *list, int64_t rows);
+/* May whoever copies that much have to wait?  (Others do so at the same time.) */
+bool tm_keep_crowded(tm_keep *list, size_t most);
 
 #endif

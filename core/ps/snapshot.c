@@ -26,7 +26,8 @@
  *   (4) After `over` nothing is kept; then the snapshot is being freed or `status` says
  *       that it is worth nothing.
  */
-enum { SNAPSHOT_BLOCK = 512 };
+/* SHARE: so many threads may copy what they were told there is room for. */
+enum { SNAPSHOT_BLOCK = 512, SNAPSHOT_SHARE = 8 };
 
 typedef struct snapshot_part {
   tm_snapshot_part pub;
@@ -216,6 +217,24 @@ void tm_keep_wait(tm_keep *k, int64_t *patience_ns) {
   if (*patience_ns <= 0) pool_give_up(k->pool, TM_EABORTED);
 }
 
+size_t tm_keep_most(const tm_keep *k, int64_t rows) {
+  size_t most = 0;
+  for (; k; k = k->next) {
+    int64_t n = rows < 0 || rows > k->nblock ? k->nblock : rows;
+    most += (size_t)n * copy_size(k->block_bytes);
+  }
+  return most;
+}
+
+bool tm_keep_crowded(tm_keep *k, size_t most) {
+  tm_keep_pool *p = k->pool;
+  pthread_mutex_lock(&p->mu);
+  size_t left = p->bytes < TM_SNAPSHOT_ASIDE ? TM_SNAPSHOT_ASIDE - p->bytes : 0;
+  bool crowded = !atomic_load(&p->over) && most > left / SNAPSHOT_SHARE;
+  pthread_mutex_unlock(&p->mu);
+  return crowded;
+}
+
 /* --- taking --- */
 
 /* The rows that changed, as they are counted now. */
@@ -341,6 +360,7 @@ static void snapshot_hang(tm_snapshot *sn) {
     atomic_store(&k->sh->keep, k);
   }
   sn->hung = true;
+  tm_store_keep(sn->store, true);
 }
 
 tm_status tm_snapshot_take(tm_store *st, const tm_snapshot_item *it, int32_t n,
@@ -410,6 +430,7 @@ void tm_snapshot_free(tm_snapshot *sn) {
     tm_store_still(sn->store);
     for (int32_t i = 0; i < sn->n; i++)
       if (sn->part[i].keep.kept) atomic_store(&sn->part[i].sh->keep, NULL);
+    tm_store_keep(sn->store, false);
     tm_store_go(sn->store);
   }
   for (int32_t i = 0; i < sn->n; i++) part_free(&sn->part[i]);

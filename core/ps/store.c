@@ -8,6 +8,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "ps/copy.h"
+#include "ps/keep.h"
 #include "ps/shard.h"
 #include "ps/snapshot.h"
 #include "ps/store_parts.h"
@@ -37,6 +38,7 @@ struct tm_store {
   pthread_cond_t go;
   atomic_int applying;
   atomic_bool still; /* changed under still_mu */
+  atomic_bool keep;  /* changed while it stands still: a snapshot keeps old rows */
   bool read;         /* under still_mu: a snapshot is being read */
 };
 
@@ -187,6 +189,8 @@ void tm_store_go(tm_store *s) {
   pthread_cond_broadcast(&s->go);
   pthread_mutex_unlock(&s->still_mu);
 }
+
+void tm_store_keep(tm_store *s, bool on) { atomic_store(&s->keep, on); }
 
 bool tm_store_claim(tm_store *s) {
   pthread_mutex_lock(&s->still_mu);
@@ -475,6 +479,33 @@ tm_status tm_store_handle(tm_store *s, tm_ps_request *rq) {
   if (worse) store_name_task(s, &rq->err);
   if (rq->token.closure) store_count(s, rq);
   return worse;
+}
+
+/* Rows of it change where they lie; its keep is there until store_leave. */
+static bool store_is_crowded(tm_store *s, const tm_ps_request *rq) {
+  tm_keep *any = NULL;
+  size_t most = 0;
+  for (int32_t i = 0; i < rq->nup; i++) {
+    const tm_ps_update *up = &rq->up[i];
+    tm_shard *sh = tm_store_shard(s, up->uid, up->shard);
+    if (!sh) continue;
+    tm_keep *k = atomic_load_explicit(&sh->keep, memory_order_acquire);
+    bool rows = up->ids.data && up->ids.shape.rank == 1;
+    most += tm_keep_most(k, rows ? up->ids.shape.dim[0] : -1);
+    if (k) any = k;
+    tm_shard_unref(sh); /* the snapshot has a reference too */
+  }
+  return any && tm_keep_crowded(any, most);
+}
+
+bool tm_store_must_wait(tm_store *s, const tm_ps_request *rq, bool busy) {
+  if (rq->nup == 0 || !atomic_load_explicit(&s->keep, memory_order_relaxed))
+    return false;
+  if (busy) return true;
+  store_enter(s);
+  bool crowded = store_is_crowded(s, rq);
+  store_leave(s);
+  return crowded;
 }
 
 /* --- restoring --- */

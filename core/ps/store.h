@@ -41,6 +41,9 @@ TM_CHECKED tm_status tm_store_create(tm_store *s, const tm_shard_spec *spec,
 void tm_store_drop(tm_store *s, uint64_t uid, uint32_t shard);
 /* Apply and answer.  Statuses are in the request; the return value is the worse. */
 tm_status tm_store_handle(tm_store *s, tm_ps_request *rq);
+/* Would handling it have to wait until the reader of a snapshot makes room, or (busy)
+ * would it overtake one that waits for that?  Always false without a snapshot. */
+bool tm_store_must_wait(tm_store *s, const tm_ps_request *rq, bool busy);
 /* Replace rows by those of a checkpoint: (rows, row...), or a scalar.  Rows of a dense
  * shard change at one moment, those of a table one by one. */
 TM_CHECKED tm_status tm_store_put(tm_store *s, const tm_ps_place *p,

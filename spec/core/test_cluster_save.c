@@ -48,6 +48,7 @@ static void server_start(server *s) {
 }
 
 static void server_stop(server *s) {
+  tm_ps_service_stop(s->service);
   tm_netloop_free(s->loop);
   tm_ps_service_free(s->service);
 }
@@ -212,6 +213,123 @@ static void pieces_are_of_the_moment_too(void **state) {
   for (int i = 0; i < ROWS * WIDTH; i++) assert_true(x[i] == (i / WIDTH == 3 ? 6 : 5));
   assert_ok_err(l->finish(l, &err), &err);
   l->close(l);
+  c->close(c);
+  server_stop(&s);
+}
+
+/* Changes all rows of a big table once, in UPDATEs of its own connection. */
+enum { BIG_ROWS = 1 << 19, BIG_WIDTH = 64, BIG_STEP = 4096, BIG_WRITERS = 6 };
+
+typedef struct big_writer {
+  tm_ps_client *c;
+  int first;
+  atomic_int done;
+  pthread_t id;
+} big_writer;
+
+static void *big_run(void *ud) {
+  big_writer *w = ud;
+  tm_err err = {0};
+  float *x = calloc((size_t)BIG_STEP * BIG_WIDTH, sizeof *x), back[BIG_WIDTH];
+  int64_t *ids = calloc(BIG_STEP, sizeof *ids);
+  for (int i = 0; i < BIG_STEP * BIG_WIDTH; i++) x[i] = 1;
+  for (int64_t at = w->first * BIG_STEP; at < BIG_ROWS; at += BIG_WRITERS * BIG_STEP) {
+    for (int64_t i = 0; i < BIG_STEP; i++) ids[i] = BIG_ROWS - 1 - at - i;
+    tm_ps_update up = {.kind = TM_PS_SCATTER_ADD,
+                       .uid = 1,
+                       .value = {TM_F32, {2, {BIG_STEP, BIG_WIDTH}}, x},
+                       .ids = {TM_I64, {1, {BIG_STEP}}, ids}};
+    tm_ps_read rd = {.kind = TM_PS_ROWS, /* what was just written */
+                     .uid = 1,
+                     .ids = {TM_I64, {1, {1}}, ids},
+                     .dst = {TM_F32, {2, {1, BIG_WIDTH}}, back}};
+    tm_ps_request rq = {.nup = 1, .up = &up, .nrd = 1, .rd = &rd};
+    assert_ok_err(w->c->begin(w->c, &rq, &err), &err);
+    assert_ok_err(w->c->wait(w->c, &rq, &err), &err);
+    assert_ok_err(rq.up_status, &rq.err);
+    assert_ok_err(rq.rd_status, &rq.err);
+    assert_true(back[0] == 6);
+    atomic_fetch_add(&w->done, 1);
+  }
+  free(x);
+  free(ids);
+  return NULL;
+}
+
+/* 128 MB against room for 64, more writers than the ps has loops, and a chief that is
+ * slow: each of its reads is answered at once although everybody else waits. */
+static void who_waits_for_room_does_not_keep_the_chief_from_making_some(void **state) {
+  (void)state;
+  server s;
+  tm_err err = {0};
+  int64_t there[1];
+  const tm_snapshot_item item = {.uid = 1};
+  const size_t bytes = (size_t)BIG_ROWS * BIG_WIDTH * sizeof(float);
+  big_writer w[BIG_WRITERS];
+  float *x = calloc(1, TM_SAVE_PIECE);
+  server_start(&s);
+  tm_ps_client *c = dial(&s);
+  make(c, 1, BIG_ROWS, BIG_WIDTH);
+  bump(c, 1, 0, BIG_WIDTH);
+  tm_save_lane *l = lane(&s);
+  assert_ok_err(l->take(l, &item, 1, NULL, &err), &err);
+  assert_ok_err(l->taken(l, there, &err), &err);
+  for (int i = 0; i < BIG_WRITERS; i++) {
+    w[i] = (big_writer){.c = dial(&s), .first = i};
+    assert_int_equal(pthread_create(&w[i].id, NULL, big_run, &w[i]), 0);
+  }
+  /* Until all of them wait. */
+  for (int sum = -1, now = 0; sum != now;) {
+    sum = now;
+    tm_sleep_ns(100000000);
+    now = 0;
+    for (int i = 0; i < BIG_WRITERS; i++) now += atomic_load(&w[i].done);
+  }
+  for (size_t at = 0, n; at < bytes; at += n) {
+    int64_t t = tm_now_ns();
+    assert_ok_err(l->read(l, 0, at, x, TM_SAVE_PIECE, &n, &err), &err);
+    assert_true(tm_now_ns() - t < 2000000000);
+    for (size_t i = 0; i < n / sizeof *x; i++)
+      assert_true(x[i] == (at / sizeof *x + i < BIG_WIDTH ? 6 : 5));
+  }
+  assert_ok_err(l->finish(l, &err), &err);
+  for (int i = 0; i < BIG_WRITERS; i++) {
+    pthread_join(w[i].id, NULL);
+    w[i].c->close(w[i].c);
+  }
+  l->close(l);
+  c->close(c);
+  server_stop(&s);
+  free(x);
+}
+
+/* Everybody waits, and the chief goes, or the ps ends: nobody waits any longer. */
+static void who_waits_for_room_goes_on_without_the_chief(void **state) {
+  (void)state;
+  server s;
+  tm_err err = {0};
+  int64_t there[1];
+  const tm_snapshot_item item = {.uid = 1};
+  big_writer w[BIG_WRITERS];
+  server_start(&s);
+  tm_ps_client *c = dial(&s);
+  make(c, 1, BIG_ROWS, BIG_WIDTH);
+  bump(c, 1, 0, BIG_WIDTH);
+  tm_save_lane *l = lane(&s);
+  assert_ok_err(l->take(l, &item, 1, NULL, &err), &err);
+  assert_ok_err(l->taken(l, there, &err), &err);
+  for (int i = 0; i < BIG_WRITERS; i++) {
+    w[i] = (big_writer){.c = dial(&s), .first = i};
+    assert_int_equal(pthread_create(&w[i].id, NULL, big_run, &w[i]), 0);
+  }
+  tm_sleep_ns(300000000);
+  l->close(l);
+  int64_t t = tm_now_ns();
+  for (int i = 0; i < BIG_WRITERS; i++) {
+    pthread_join(w[i].id, NULL);
+    w[i].c->close(w[i].c);
+  }
+  assert_true(tm_now_ns() - t < 4000000000);
   c->close(c);
   server_stop(&s);
 }
@@ -411,6 +529,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_ps_writes_what_it_held_at_the_moment),
       cmocka_unit_test(pieces_are_of_the_moment_too),
+      cmocka_unit_test(who_waits_for_room_does_not_keep_the_chief_from_making_some),
+      cmocka_unit_test(who_waits_for_room_goes_on_without_the_chief),
       cmocka_unit_test(who_does_not_see_the_probe_writes_nothing),
       cmocka_unit_test(one_chief_at_a_time_and_a_chief_that_goes_gives_way),
       cmocka_unit_test(a_chief_that_goes_in_the_middle_leaves_no_file),
