@@ -23,7 +23,8 @@
  *       that, so messages find it; they come from one thread at a time.
  *   (2) `ended` is set once no more messages come; the thread then closes the link,
  *       which ends the compute thread, and frees the session.
- *   (3) A session is on the service's list until it is freed.
+ *   (3) A session leaves the service's list before anything of it is freed, so whoever
+ *       finds it there (under mu) may use it; `living` counts it until it is gone.
  *   (4) `held` closures were submitted and not told to be done.  Once the service is
  *       `leaving` none is submitted any more, and at 0 the session says down, once.
  */
@@ -49,6 +50,7 @@ struct tm_worker_service {
   pthread_mutex_t mu;
   pthread_cond_t empty;
   wsession *sessions; /* under mu */
+  int living;         /* under mu (3) */
   atomic_bool leaving;
   char why[TM_LEAVING_TEXT]; /* written before leaving */
 };
@@ -76,7 +78,7 @@ void tm_worker_service_free(tm_worker_service *s) {
   if (!s) return;
   pthread_mutex_lock(&s->mu);
   for (wsession *w = s->sessions; w; w = w->next) wsession_end(w);
-  while (s->sessions) pthread_cond_wait(&s->empty, &s->mu);
+  while (s->living) pthread_cond_wait(&s->empty, &s->mu);
   pthread_mutex_unlock(&s->mu);
   pthread_mutex_destroy(&s->mu);
   pthread_cond_destroy(&s->empty);
@@ -224,6 +226,11 @@ static void wsession_free(wsession *w) {
   tm_worker_service *s = w->service;
   size_t pos = 0;
   void *g;
+  pthread_mutex_lock(&s->mu);
+  wsession **at = &s->sessions;
+  while (*at != w) at = &(*at)->next;
+  *at = w->next;
+  pthread_mutex_unlock(&s->mu);
   while (w->graphs && tm_map_next(w->graphs, &pos, NULL, NULL, NULL, &g))
     tm_graph_unref(g);
   tm_map_free(w->graphs);
@@ -231,12 +238,9 @@ static void wsession_free(wsession *w) {
   tm_conn_unref(w->conn);
   pthread_mutex_destroy(&w->mu);
   pthread_cond_destroy(&w->changed);
-  pthread_mutex_lock(&s->mu);
-  wsession **at = &s->sessions;
-  while (*at != w) at = &(*at)->next;
-  *at = w->next;
   tm_free(w, sizeof *w);
-  if (!s->sessions) pthread_cond_broadcast(&s->empty);
+  pthread_mutex_lock(&s->mu);
+  if (--s->living == 0) pthread_cond_broadcast(&s->empty);
   pthread_mutex_unlock(&s->mu);
 }
 
@@ -293,6 +297,7 @@ static tm_status service_start(tm_worker_service *s, tm_conn *c, tm_message *m,
   pthread_mutex_lock(&s->mu);
   w->next = s->sessions;
   s->sessions = w;
+  s->living++;
   service_end_others(s, w);
   pthread_mutex_unlock(&s->mu);
   if (pthread_create(&id, NULL, wsession_main, w)) {

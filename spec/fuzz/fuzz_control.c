@@ -101,6 +101,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
   tm_unpack_init(&r, p, n);
   if (tm_var_info_take(&r, true, &v) == TM_OK) tm_var_info_unref(v);
   fuzz_state(p, n);
+  tm_term term;
+  (void)!tm_term_unpack(p, n, &term, &err);
   char why[TM_LEAVING_TEXT];
   const tm_message leaving = {.f = {.meta_bytes = (uint32_t)n}, .meta = p};
   if (tm_leaving_unpack(&leaving, why, &err) == TM_OK && strlen(why) >= sizeof why)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cluster/ps_wire.h"
+#include "cluster/save_wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
@@ -34,6 +35,28 @@ static void fuzz_handle(tm_ps_request *rq, uint64_t rows_bytes) {
   free(rows);
 }
 
+/* What chief and ps tell each other of snapshots and checkpoints. */
+static void fuzz_saving(const uint8_t *p, size_t n, tm_arena *a) {
+  tm_err err = {0};
+  tm_snapshot_item *item;
+  tm_token_list q;
+  tm_snapshot_job job;
+  tm_save_read rd;
+  tm_store_stats st;
+  uint64_t id, closure[2] = {1, 2}, turns[2];
+  int64_t there[3];
+  int32_t nitem;
+  tm_token_list two = {.n = 2, .closure = closure, .turns = turns};
+  (void)!tm_save_items_unpack(p, n, a, &item, &nitem, &q, &err);
+  (void)!tm_save_there_unpack(p, n, &id, there, 3, &two, &err);
+  (void)!tm_save_job_unpack(p, n, a, &id, &job, &err);
+  (void)!tm_save_answer_unpack(p, n, &job, &err);
+  (void)!tm_save_read_unpack(p, n, &rd, &err);
+  (void)!tm_ps_stats_unpack(p, n, &st, &err);
+  if (tm_save_tokens_unpack(p, n, a, &q, &err) == TM_OK)
+    (void)!tm_store_add_tokens(fuzz_store(), &q, &err);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
   if (n < 2) return 0;
   size_t meta = (size_t)(p[0] | p[1] << 8), payload;
@@ -57,6 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n) {
   uint64_t at = 0;
   if (tm_ps_spec_unpack(&r, copy, payload, &at, &sp, &value, &err) == TM_OK)
     tm_tensor_unref(value);
+  fuzz_saving(p, meta, &a);
   tm_arena_release(&a);
   free(copy);
   return 0;

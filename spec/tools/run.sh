@@ -44,7 +44,7 @@ NO_ASLR=
 
 # name TAB command, one a line
 list() {
-  local f name
+  local f name turns
   case $1 in
     c)
       for f in spec/core/test_*.c; do
@@ -53,8 +53,10 @@ list() {
       done
       for f in spec/fuzz/fuzz_*.c; do
         name=${f##*/} name=${name%.c}
+        turns=${REPLAY_TURNS:-20000}
+        [ "$name" = fuzz_task ] && turns=$((turns / 20)) # each is a start of a task
         [ -x "$B/replay/$name" ] && printf '%s\t%s\n' "$name" \
-          "$NO_ASLR $B/replay/$name ${REPLAY_TURNS:-20000} $(ls spec/fuzz/corpus/${name#fuzz_}/* 2>/dev/null | tr '\n' ' ')"
+          "$NO_ASLR $B/replay/$name $turns $(ls spec/fuzz/corpus/${name#fuzz_}/* 2>/dev/null | tr '\n' ' ')"
       done
       ;;
     lua)
