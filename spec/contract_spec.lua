@@ -207,7 +207,7 @@ for name, mode in pairs(modes) do
       assert.is_true(took(raises, "deadline_exceeded", "closure 1 has no result", r.fetch, r, { timeout = 0.02 }) < 0.4)
       assert.is_true(took(raises, "deadline_exceeded", "join", c.join, c, { timeout = 0.02 }) < 0.4)
       assert.is_false(c:done())
-      c:join { timeout = 5 }
+      c:join { timeout = 5 * P.patience }
       assert.is_true(c:done())
       assert.equal(1, r:fetch { timeout = 0 })
     end)
@@ -344,7 +344,7 @@ describe("a cluster that changes", function()
   end
 
   local function exact(n)
-    c:join { timeout = 10 }
+    c:join { timeout = 10 * P.patience }
     assert.equal(n, v:read():item())
   end
 

@@ -307,7 +307,7 @@ describe("waits", function()
       local f = tm.func(function() tm.sleep(0.1) end)
       for _ = 1, 3 do c:schedule(f) end
       raised("deadline_exceeded", "join: after 0.02 s %d functions run and %d wait", c.join, c, { timeout = 0.02 })
-      c:join { timeout = 5 }
+      c:join { timeout = 5 * P.patience }
       raised("invalid_argument", "timeout", c.join, c, { timeout = -1 })
       raised("invalid_argument", "did you mean", c.join, c, { timeot = 1 })
     end)

@@ -46,7 +46,7 @@ describe("workers", function()
 
   --- Every function done counted once, on every ps.
   local function exact(n)
-    c:join { timeout = 10 }
+    c:join { timeout = 10 * P.patience }
     assert.equal(n, c:stats().steps)
     for _, v in ipairs(counters) do assert.equal(n, v:read():item()) end
   end

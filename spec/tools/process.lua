@@ -9,6 +9,9 @@ local M = {}
 local build = os.getenv "TM_BUILD" or "build"
 M.tidemill = build .. "/tidemill"
 
+--- What is awaited may take so many times longer under a sanitizer.
+M.patience = build:find "tsan" and 5 or build:find "asan" and 2 or 1
+
 local started, made = {}, {}
 local base = os.getenv "TM_SPEC_BASE" or ("%d.%d"):format(math.floor(system.gettime() * 1e6), math.random(1e6))
 
@@ -22,9 +25,9 @@ local function slurp(path)
   return s
 end
 
---- Poll fn until it gives something true, for at most `seconds`.
+--- Poll fn until it gives something true, for at most `seconds` (of a plain build).
 function M.eventually(seconds, fn)
-  local deadline = system.monotime() + seconds
+  local deadline = system.monotime() + seconds * M.patience
   while true do
     local r = fn()
     if r then return r end
