@@ -15,8 +15,9 @@
  * goes to the loop.  Messages go out from the caller's thread.
  *
  * Invariants:
- *   (1) on_down is called at most once, on_done not after it (`down`, loop thread); a
- *       connection that was lost before start is told by start.
+ *   (1) on_down is called at most once, on_done not after it (`down`, loop thread).
+ *       The link's fields are its user's until start: a connection that was lost, or a
+ *       worker that said that it leaves, before start is told by start.
  *   (2) `sent` holds the hash of each graph that the worker has; both ends forget all
  * of them at once when there are TM_CONTROL_GRAPHS. (3) close returns after `closed`
  * was called: nothing calls back after it.
@@ -31,9 +32,11 @@ typedef struct remote {
   tm_map *sent; /* under mu: hash[0] to a non-NULL pointer */
   pthread_mutex_t mu;
   pthread_cond_t ended;
-  bool closing, gone;    /* under mu */
-  bool started, pending; /* under mu; pending: `why` is to be told by start */
+  bool closing, gone; /* under mu */
+  /* under mu; pending, leaving: `why`, `farewell` is to be told by start */
+  bool started, pending, leaving;
   tm_err why;
+  char farewell[TM_LEAVING_TEXT];
   bool down;       /* loop thread */
   tm_board *board; /* may be NULL */
   tm_hello self;
@@ -59,9 +62,10 @@ static void remote_start(tm_worker_link *l) {
   remote *r = (remote *)l;
   pthread_mutex_lock(&r->mu);
   r->started = true;
-  bool tell = r->pending;
-  r->pending = false;
+  bool tell = r->pending, leaves = r->leaving && l->on_leave;
+  r->pending = r->leaving = false;
   pthread_mutex_unlock(&r->mu);
+  if (leaves) l->on_leave(l->ud, r->farewell);
   if (tell) l->on_down(l->ud, &r->why);
 }
 
@@ -93,7 +97,14 @@ bool tm_remote_leaving(tm_board *board, tm_conn *c, const tm_message *m,
 static void remote_leaving(remote *r, tm_message *m) {
   char why[TM_LEAVING_TEXT];
   if (!tm_remote_leaving(r->board, r->conn, m, r->address, &r->self, why)) return;
-  if (!r->down && r->link.on_leave) r->link.on_leave(r->link.ud, why);
+  pthread_mutex_lock(&r->mu);
+  bool tell = r->started && !r->down;
+  if (!r->started) {
+    r->leaving = true;
+    memcpy(r->farewell, why, sizeof r->farewell);
+  }
+  pthread_mutex_unlock(&r->mu);
+  if (tell && r->link.on_leave) r->link.on_leave(r->link.ud, why);
 }
 
 static void remote_done(remote *r, tm_message *m) {

@@ -11,7 +11,7 @@
 #include "cluster/session_recipe.h"
 
 typedef struct session_worker {
-  bool removed; /* by the user */
+  bool removed; /* by the user; of the host's thread */
   char task[48];
   char address[280]; /* "": in this process */
   /* Of its last start.  Written by reach, read by refuse: by one thread at a time. */

@@ -55,8 +55,9 @@ void tm_session_forget_workers(tm_session *s) {
 static tm_status workers_reach(tm_session *s, int32_t index, tm_cancel *cancel,
                                tm_worker_link **out, tm_err *err) {
   session_worker *w = s->worker[index];
-  session_worker fresh = *w;
-  fresh.incarnation = tm_random_id();
+  session_worker fresh = {.incarnation = tm_random_id()}; /* `removed` is the host's */
+  memcpy(fresh.task, w->task, sizeof fresh.task);
+  memcpy(fresh.address, w->address, sizeof fresh.address);
   TM_TRY(s->reach(s, index, &fresh, cancel, out, err));
   w->incarnation = fresh.incarnation;
   return TM_OK;
