@@ -49,7 +49,7 @@ tm_status tm_buf_reserve(tm_buf *b, size_t more) {
 tm_status tm_buf_grow(tm_buf *b, size_t n, void **out) {
   *out = NULL;
   TM_TRY(tm_buf_reserve(b, n));
-  *out = b->data + b->len;
+  *out = b->data ? b->data + b->len : NULL; /* NULL + 0 is undefined in C */
   b->len += n;
   return TM_OK;
 }
