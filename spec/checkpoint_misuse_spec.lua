@@ -37,6 +37,17 @@ describe("misuse of tm.train", function()
     assert.is_nil(io.open(dir .. "/checkpoint.json"))
   end)
 
+  it("says what a path is that holds no checkpoint", function()
+    assert(c:save(dir .. "/a"))
+    local function says(text, _, e)
+      assert.is_true(tm.is_error(e, "not_found"), tostring(e))
+      assert.truthy(tostring(e):find(text, 1, true), tostring(e))
+    end
+    says("there is no checkpoint", c:restore(dir .. "/b"))
+    says("holds checkpoints and is none", c:restore(dir))
+    says("list_variables tells", train.load_variable(dir .. "/a-1", "w"))
+  end)
+
   it("names options of the wrong kind", function()
     local nan = 0 / 0
     for _, o in ipairs { { timeout = "1" }, { timeout = nan }, { timeout = -1 }, { min_interval_secs = "x" },

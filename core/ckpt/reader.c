@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/map.h"
@@ -15,6 +16,7 @@
 #include "ckpt/over.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/sealed.h"
+#include "ckpt/state.h"
 #include "ckpt/writer.h"
 #include "tensor/codec.h"
 
@@ -332,6 +334,18 @@ void tm_ckpt_identity(const tm_ckpt_reader *r, uint64_t *size, uint32_t *crc) {
   *crc = r->index_crc;
 }
 
+/* There is no index in it: say what the path may be instead. */
+static tm_status reader_absent(const char *path, tm_err *err) {
+  char list[TM_PATH_MAX];
+  if (tm_path_join(list, path, TM_CKPT_STATE, NULL) == TM_OK && access(list, F_OK) == 0)
+    return tm_fail(err, TM_ENOTFOUND,
+                   "\"%.250s\" holds checkpoints and is none: name one of them, as "
+                   "tm.train.latest_checkpoint does",
+                   path);
+  return tm_fail(err, TM_ENOTFOUND,
+                 "there is no checkpoint \"%.250s\": no " TM_CKPT_INDEX " in it", path);
+}
+
 tm_status tm_ckpt_open(const char *path, tm_ckpt_reader **out, tm_err *err) {
   json_t *root = NULL;
   *out = NULL;
@@ -342,6 +356,7 @@ tm_status tm_ckpt_open(const char *path, tm_ckpt_reader **out, tm_err *err) {
   memcpy(r->path, path, strlen(path) + 1);
   tm_status s = tm_map_new(&r->by_name) ? tm_nomem(err, path) : TM_OK;
   if (s == TM_OK) s = tm_sealed_read(path, TM_CKPT_INDEX, &root, err);
+  if (s == TM_ENOTFOUND) s = reader_absent(path, err);
   if (s == TM_OK) s = reader_identity(r, root, err);
   if (s == TM_OK) s = reader_index(r, root, err);
   json_decref(root);

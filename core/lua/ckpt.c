@@ -250,7 +250,11 @@ static int ckpt_read(lua_State *L) {
   const tm_ckpt_tensor *t = tm_ckpt_find(r, name);
   if (!t)
     return tm_lua_ckpt_answer(
-        L, tm_fail(&err, TM_ENOTFOUND, "the checkpoint has no \"%.300s\"", name), &err);
+        L,
+        tm_fail(&err, TM_ENOTFOUND,
+                "the checkpoint has no \"%.300s\"; list_variables tells what it has",
+                name),
+        &err);
   if (lua_isnoneornil(L, 4))
     rows = t->shape.rank ? t->shape.dim[0] : 1;
   else if (!tm_lua_integer(L, 3, &first) || !tm_lua_integer(L, 4, &rows))

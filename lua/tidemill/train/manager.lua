@@ -232,7 +232,11 @@ function methods:restore_or_initialize()
   local path = self.latest_checkpoint
   if path then
     local status, err = self.checkpoint:restore(path)
-    if not status then return nil, err end
+    if not status then
+      core.log("warn", ("CheckpointManager: %q is not restored, and later saves take its place: %s")
+        :format(path, tostring(err)))
+      return nil, err
+    end
     if self.checkpoint_interval then self._last_step = step(self) end
     mark(self, path, self._now and self._now())
     return path
