@@ -30,6 +30,7 @@
 #define REMOTE_PATIENCE_NS 2000000000 /* for a wire to a ps without a copy */
 #define REMOTE_PAUSE_NS    20000000
 #define REMOTE_INQUEST_NS  250000000
+#define REMOTE_TELL_NS     5000000000 /* a line while a ps is awaited */
 enum { REMOTE_INQUESTS = 4 };
 #define REMOTE_MAKES 16e6 /* bytes a second that any ps makes */
 
@@ -481,6 +482,24 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   return o->on_ps_failure == TM_PS_RAISE ? TM_OK : tm_mender_new(r, o->on_ps_failure);
 }
 
+/* Claim, with a line now and then while nobody listens there. */
+static tm_status remote_claim_ps(session_remote *r, int32_t i, tm_channel_options *o,
+                                 tm_term *t, tm_err *err) {
+  int64_t start = tm_now_ns(), patience = o->connect_timeout_ns;
+  for (;;) {
+    tm_err why;
+    int64_t left = patience - (tm_now_ns() - start);
+    o->connect_timeout_ns = left < REMOTE_TELL_NS ? left : REMOTE_TELL_NS;
+    tm_err_clear(&why);
+    tm_status s = tm_term_claim(o, t, &why);
+    if (s && err) *err = why;
+    left = patience - (tm_now_ns() - start);
+    if (s != TM_EUNAVAILABLE || left <= 0 || tm_cancelled(o->cancel)) return s;
+    tm_log(TM_LOG_WARN, "waits %.0f s more for %s: %s", (double)left * 1e-9,
+           r->ps[i].task, why.msg);
+  }
+}
+
 /* Ask the task at an address; ps must be there, a worker that is not has nothing to
  * say: whoever started it started the ps too. */
 static tm_status remote_ask_term(session_remote *r, int32_t i, uint64_t *highest,
@@ -494,7 +513,7 @@ static tm_status remote_ask_term(session_remote *r, int32_t i, uint64_t *highest
                           .retry = ps,
                           .cancel = r->cancel};
   tm_term t = {0, 0};
-  tm_status s = tm_term_claim(&o, &t, ps ? err : NULL);
+  tm_status s = ps ? remote_claim_ps(r, i, &o, &t, err) : tm_term_claim(&o, &t, NULL);
   if (s && ps) return s;
   if (s == TM_OK && t.number > *highest) *highest = t.number;
   return TM_OK;
