@@ -359,10 +359,10 @@ describe("launch", function()
     local p = launch "say 'go' tm.sleep(0.4) c:close { stop_tasks = true } tm.sleep(0.4)"
     assert.is_truthy(p:says "go")
     P.signal("TERM", P.task("worker", 1))
-    assert.is_truthy(p:says "/job:worker/task:1 ended %(status 0%)\n")
+    assert.is_truthy(p:says "/job:worker/task:1 ended %(status 0%); it was told to, and stays away\n")
     ended(p, 0)
     assert.is_falsy(p:err():find "again", p:err())
-    assert.is_truthy(p:err():find("/job:ps/task:1 ended (status 0)\n", 1, true), p:err())
+    assert.is_truthy(p:err():find("/job:ps/task:1 ended (status 0); it was told to, and stays away\n", 1, true), p:err())
   end)
 
   -- Its n-th life does what text[n] says.

@@ -308,7 +308,8 @@ static void launch_ended(tm_launch_task *t, int64_t status, int sig) {
   } else if (!l->stopping) {
     bool told = !sig && status == 0;
     if (l->no_restart || told)
-      fprintf(stderr, "tidemill launch: %s %s\n", t->name, why);
+      fprintf(stderr, "tidemill launch: %s %s%s\n", t->name, why,
+              told ? "; it was told to, and stays away" : "");
     else
       launch_later(l, t, why);
   }
