@@ -32,8 +32,10 @@ local function timeout_of(where, opts)
   return o.timeout
 end
 
+local function get(self, where, opts) return self._out.rebuild(outputs(self, timeout_of(where, opts))) end
+
 --- Wait for the result, as tensors.
-function RemoteValue:get(opts) return self._out.rebuild(outputs(self, timeout_of("get", opts))) end
+function RemoteValue:get(opts) return get(self, "get", opts) end
 
 local function plain(x)
   if type(x) == "table" and getmetatable(x) == nil then return nest.map(plain, x) end
@@ -43,7 +45,7 @@ end
 
 --- Wait for the result; scalars become Lua values.
 function RemoteValue:fetch(opts)
-  local r = nest.pack(self:get(opts))
+  local r = nest.pack(get(self, "fetch", opts))
   for i = 1, r.n do r[i] = plain(r[i]) end
   return unpack(r, 1, r.n)
 end
