@@ -102,6 +102,7 @@ describe("tasks started by hand", function()
     assert.equal(0, boss:wait(10), boss:err())
     assert.is_truthy(boss:out():find "both", boss:err())
     for _, p in ipairs { ps, one, two } do p:kill "TERM" end
+    for _, p in ipairs { ps, one, two } do assert.equal(0, p:wait(5)) end
   end)
 
   it("listen elsewhere than at the address that others use", function()
