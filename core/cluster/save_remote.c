@@ -137,9 +137,25 @@ static tm_status remote_finish(tm_save_lane *l, tm_err *err) {
   return tm_channel_end(a->ch, err);
 }
 
-/* With the connection the ps releases the snapshot. */
+/* The ps releases the snapshot when it sees that the connection has ended, which may be
+ * after the next save has begun; so it is told, and has done it, before. */
+static void lane_release(remote_lane *a) {
+  tm_packer w;
+  tm_frame f;
+  const uint8_t *meta;
+  tm_channel_set_silence(a->ch, a->silence);
+  if (tm_channel_end(a->ch, NULL)) return; /* of an answer that was read in part */
+  lane_start(a, &w);
+  tm_pack_uint(&w, a->snapshot);
+  if (lane_send(a, TM_F_PS_RELEASE, w.status, NULL)) return;
+  do { /* an answer that nobody waited for may come first */
+    if (tm_channel_head(a->ch, &f, &meta, NULL) || tm_channel_end(a->ch, NULL)) return;
+  } while (f.id != a->id);
+}
+
 static void remote_close(tm_save_lane *l) {
   remote_lane *a = (remote_lane *)l;
+  if (a->snapshot && a->silence && a->ch && !tm_channel_broken(a->ch)) lane_release(a);
   tm_channel_close(a->ch);
   tm_buf_release(&a->meta);
   tm_free(a, sizeof *a);
