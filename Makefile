@@ -39,7 +39,8 @@ pkg = $(shell $(PKG_CONFIG) $(1) $(2) 2>/dev/null)
 MSGPACK_PC := $(firstword $(foreach p,msgpack-c msgpack msgpackc,$(if $(call pkg,--modversion,$(p)),$(p))))
 # libcurl may be missing: then preemption is not watched at addresses.
 CURL_PC := $(if $(call pkg,--modversion,libcurl),libcurl)
-PCS := libuv $(MSGPACK_PC) openblas zlib jansson $(CURL_PC)
+PCS := libuv $(MSGPACK_PC) openblas zlib jansson libprotobuf-c $(CURL_PC)
+PROTOC_C ?= protoc-c
 
 LUA_CFLAGS := $(if $(LUA_INCDIR),-I$(LUA_INCDIR),$(call pkg,--cflags,$(LUA)))
 LUA_LIBS := $(call pkg,--libs,$(LUA))
@@ -65,7 +66,7 @@ ifneq ($(SAN),none)
 SAN_FLAGS += $(if $(findstring clang,$(CC)),-Wno-pass-failed)
 endif
 
-TM_CFLAGS = $(TM_STD) $(TM_WARN) -g -fPIC -Icore -Icore/include $(SAN_FLAGS) \
+TM_CFLAGS = $(TM_STD) $(TM_WARN) -g -fPIC -Icore -Icore/include -I$(B)/gen $(SAN_FLAGS) \
   $(if $(NDEBUG),-DNDEBUG) $(if $(NO_CLONES),-DTM_NO_CLONES) $(if $(CURL_PC),-DTM_CURL) \
   $(PC_CFLAGS)
 OPT = -O2
@@ -76,6 +77,7 @@ TM_LDFLAGS = $(SAN_FLAGS) $(LDFLAGS)
 # ---- sources ----
 
 CORE_SRC := $(filter-out core/lua/% core/host/%,$(wildcard core/*/*.c))
+PROTO_SRC := $(wildcard core/*/*.proto)
 LUA_SRC := $(wildcard core/lua/*.c)
 HOST_SRC := $(filter-out core/host/embed.c,$(wildcard core/host/*.c))
 TEST_SRC := $(wildcard spec/core/test_*.c)
@@ -83,7 +85,9 @@ FUZZ_SRC := $(wildcard spec/fuzz/fuzz_*.c)
 LUA_MODULES := $(shell find lua -name '*.lua' 2>/dev/null)
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
-CORE_OBJ := $(call obj,$(CORE_SRC))
+# Messages of foreign formats: C made from their .proto, in $(B)/gen.
+PROTO_C := $(patsubst core/%.proto,$(B)/gen/%.pb-c.c,$(PROTO_SRC))
+CORE_OBJ := $(call obj,$(CORE_SRC)) $(PROTO_C:.c=.o)
 # What only programs that embed tidemill need of the host.
 EMBED_OBJ := $(call obj,core/host/embed.c)
 LUA_OBJ := $(call obj,$(LUA_SRC))
@@ -139,6 +143,19 @@ $(B)/obj/%.o: %.c $(B)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(OPT) $(TM_CFLAGS) $(VIS) $(EXTRA) $(DEPFLAGS) -c $< -o $@
+
+$(B)/gen/%.pb-c.c $(B)/gen/%.pb-c.h &: core/%.proto
+	$(call say,PB,$<)
+	@command -v $(PROTOC_C) >/dev/null || { echo "$(PROTOC_C) is missing: see make deps" >&2; exit 1; }
+	@mkdir -p $(@D)
+	$(Q)$(PROTOC_C) --proto_path=core --c_out=$(B)/gen $<
+
+$(B)/gen/%.pb-c.o: $(B)/gen/%.pb-c.c $(B)/flags
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS) $(OPT) $(TM_CFLAGS) $(VIS) -c $< -o $@
+
+# Sources that include made headers wait for them; afterwards their .d files tell.
+$(call obj,$(wildcard core/watch/*.c) spec/core/test_watch_event.c): | $(PROTO_C)
 
 # Objects depend on the flags they were made with.
 FLAGS_NOW = $(CC) $(CFLAGS) $(TM_CFLAGS) $(LUA_CFLAGS)
@@ -279,10 +296,11 @@ chaos: all $(B)/proxy
 test-chaos:
 	+@$(SUB) FAULTS=25 chaos
 
-#: make interop       compare with the Python package safetensors (PYTHON=)
+#: make interop       compare with the Python packages safetensors and tensorboard (PYTHON=)
 .PHONY: interop
 interop: all $(B)/spec/test_ckpt_interop
 	@B='$(B)' spec/interop/safetensors.sh
+	@B='$(B)' spec/interop/tensorboard.sh
 
 .PHONY: format bench
 format:

@@ -9,6 +9,7 @@
 #include "lua/op.h"
 #include "lua/preempt.h"
 #include "lua/server.h"
+#include "lua/summary.h"
 #include "lua/system.h"
 #include "lua/tape.h"
 #include "lua/trace.h"
@@ -35,6 +36,7 @@ int luaopen_tidemill_core(lua_State *L) {
   tm_lua_open_ckpt(L, core);
   tm_lua_open_json(L, core);
   tm_lua_open_server(L, core);
+  tm_lua_open_summary(L, core);
   tm_lua_open_system(L, core);
   lua_pushliteral(L, TM_VERSION);
   lua_setfield(L, core, "version");

@@ -44,7 +44,7 @@ end
 local lazy = {
   layers = "layers", optimizers = "optimizers", losses = "losses", metrics = "metrics", models = "models",
   initializers = "initializers", regularizers = "regularizers", constraints = "constraints",
-  activations = "activations", distribute = "distribute", train = "train", lookup = "lookup",
+  activations = "activations", distribute = "distribute", train = "train", lookup = "lookup", summary = "summary",
 }
 local from = { Input = "models", Model = "models", Sequential = "models" }
 

@@ -6,7 +6,8 @@
 set -eu
 
 PACKAGES="build-essential pkg-config lua5.4 liblua5.4-dev libuv1-dev libmsgpack-dev
-libopenblas-dev libsleef-dev zlib1g-dev libjansson-dev libcurl4-openssl-dev"
+libopenblas-dev libsleef-dev zlib1g-dev libjansson-dev
+libprotobuf-c-dev protobuf-c-compiler libcurl4-openssl-dev"
 TEST="libcmocka-dev lua-busted lua-check clang-format pmccabe"
 TEST_ALL="clang libclang-rt-14-dev valgrind luajit libluajit-5.1-dev"
 case ${TM_DEPS:-run} in

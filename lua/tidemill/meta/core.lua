@@ -73,6 +73,12 @@ function core.as_value(x, dtype) end
 ---@return boolean
 function core.is_tensor(x) end
 
+--- A writer of TensorBoard's event files; lua/tidemill/summary.lua wraps it.
+---@param directory string
+---@param suffix string
+---@param flush_ms number
+function core.event_writer(directory, suffix, flush_ms) end
+
 --- Dtype and shape as a short text.
 ---@param x tm.Tensor
 ---@return string

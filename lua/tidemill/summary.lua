@@ -1,0 +1,126 @@
+--- tm.summary: logs that TensorBoard shows.
+
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local options = require "tidemill.lib.options"
+
+local BUCKETS, MOST_BUCKETS = 30, 512
+local IMAGES, MOST_IMAGES = 3, 64
+local FLUSH_MS = 2000
+
+local M = {}
+
+---@class tm.summary.Writer
+---@field path string  its file
+local Writer = {}
+Writer.__index = Writer
+
+local function bad(...) errors.raise("invalid_argument", ...) end
+
+--- The C writer, once what all methods take is right.
+local function handle(self, name, tag)
+  local h = self._handle
+  if not h then
+    errors.raise("failed_precondition", "%s: the writer of \"%s\" is closed; make another by create_file_writer",
+      name, self.directory)
+  end
+  if type(tag) ~= "string" then bad("%s: a tag is a string, got %s", name, type(tag)) end
+  if core.tracing() then
+    errors.raise("failed_precondition", "%s \"%s\" in a traced function, which Lua runs once for all steps; return the "
+      .. "value and log it outside", name, tag)
+  end
+  return h
+end
+
+--- A number, or what holds one (a tensor, a variable), as a number.
+local function number(name, tag, what, x)
+  if type(x) == "number" then return x end
+  local held = (type(x) == "table" or type(x) == "userdata") and core.as_value(x)
+  if held and held:size() == 1 and held.dtype ~= "string" then
+    x = held:item()
+    return type(x) == "boolean" and (x and 1 or 0) or x
+  end
+  return bad("%s \"%s\": %s must be a number, got %s", name, tag, what, held and core.typekey(held) or type(x))
+end
+
+local function step_of(name, tag, step)
+  local n = number(name, tag, "the step", step)
+  if n ~= math.floor(n) or n < -2 ^ 63 or n >= 2 ^ 63 then
+    bad("%s \"%s\": the step must be a whole number, got %s", name, tag, tostring(n))
+  end
+  return n
+end
+
+--- A number by step; NaN and infinities too.
+---@param tag string   "train/loss"
+---@param value number|tm.Tensor
+---@param step integer
+function Writer:scalar(tag, value, step)
+  local h = handle(self, "scalar", tag)
+  h:scalar(tag, step_of("scalar", tag, step), number("scalar", tag, "the value", value))
+end
+
+--- How the elements of a tensor are spread; those that are not finite are left out.
+---@param given? { buckets: integer }  30
+function Writer:histogram(tag, tensor, step, given)
+  local h = handle(self, "histogram", tag)
+  local o = options.read("histogram", given, { buckets = BUCKETS })
+  if options.count("histogram", "buckets", o.buckets, 1) > MOST_BUCKETS then
+    bad("histogram \"%s\": at most %d buckets", tag, MOST_BUCKETS)
+  end
+  h:histogram(tag, step_of("histogram", tag, step), tensor, o.buckets)
+end
+
+--- (height, width), (height, width, channels) or (images, height, width, channels) of
+--- uint8, or of floats from 0 to 1.
+---@param given? { max_outputs: integer }  3
+function Writer:image(tag, tensor, step, given)
+  local h = handle(self, "image", tag)
+  local o = options.read("image", given, { max_outputs = IMAGES })
+  if options.count("image", "max_outputs", o.max_outputs, 1) > MOST_IMAGES then
+    bad("image \"%s\": max_outputs is at most %d", tag, MOST_IMAGES)
+  end
+  h:image(tag, step_of("image", tag, step), tensor, o.max_outputs)
+end
+
+--- Markdown: a string, a list of strings, a table of them.
+function Writer:text(tag, text, step)
+  local h = handle(self, "text", tag)
+  h:text(tag, step_of("text", tag, step), text)
+end
+
+--- Write what waits; TensorBoard sees it then.
+function Writer:flush()
+  if self._handle then self._handle:flush() end
+end
+
+--- Twice is harmless.
+function Writer:close()
+  local h = self._handle
+  self._handle = nil
+  if h then h:close() end
+end
+Writer.__close = Writer.close
+
+function Writer:__tostring()
+  return ("FileWriter(%q%s)"):format(self.path, self._handle and "" or ", closed")
+end
+
+--- A writer with an event file of its own in a directory, which is made where it is
+--- missing; many writers may share one.  Records wait until there are 256 KB of them, or
+--- one comes `flush_millis` after the last flush.
+---@param directory string
+---@param given? { flush_millis: number, filename_suffix: string }
+---@return tm.summary.Writer
+function M.create_file_writer(directory, given)
+  if type(directory) ~= "string" then bad("create_file_writer takes a directory, got %s", type(directory)) end
+  local o = options.read("create_file_writer", given, { flush_millis = FLUSH_MS, filename_suffix = "" })
+  options.number("create_file_writer", "flush_millis", o.flush_millis, 0, 1e9)
+  if type(o.filename_suffix) ~= "string" then
+    bad("create_file_writer: filename_suffix must be a string, got %s", type(o.filename_suffix))
+  end
+  local h = core.event_writer(directory, o.filename_suffix, o.flush_millis)
+  return setmetatable({ _handle = h, directory = directory, path = h:path() }, Writer)
+end
+
+return M
