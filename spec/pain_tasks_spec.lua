@@ -202,18 +202,21 @@ describe("pain point", function()
       for _ = 1, 8 do c:schedule(take, { bare }) end
       local ok, e = pcall(c.join, c)
       assert(not ok and tm.is_error(e, "out_of_range") and e.task:find "^/job:worker/task:[01]$", tostring(e))
-      say(table.concat(by[0], " "))
-      say(table.concat(by[1], " "))
+      -- A function that moved to another worker runs later than those scheduled after it.
+      for k = 0, 1 do
+        table.sort(by[k])
+        say(table.concat(by[k], " "))
+      end
       c:schedule(slow)
       c:join()
       say(v:read():item())
     ]], table.unpack(names))
     assert.equal(0, boss:wait(10), boss:out() .. boss:err())
     assert.equal("11 22 24 32\n21 23 31\n1\n", boss:out(), boss:err())
-    -- Their ops ran there, not on the chief.
     assert.is_nil(boss:err():find("read", 1, true))
-    assert.is_truthy(T.tasks.worker[0]:err():find("read 32", 1, true), T.tasks.worker[0]:err())
-    assert.is_truthy(T.tasks.worker[1]:err():find("read 31", 1, true), T.tasks.worker[1]:err())
+    -- Their ops ran there, not on the chief, in the files' order.
+    assert.is_truthy(T.tasks.worker[0]:err():find "read 11.*read 22.*read 24.*read 32", T.tasks.worker[0]:err())
+    assert.is_truthy(T.tasks.worker[1]:err():find "read 21.*read 23.*read 31", T.tasks.worker[1]:err())
   end)
 
   it("69 (kubeflow/trainer#774, #661, #1059): servers end when the job is done, and their logs are kept", function()
