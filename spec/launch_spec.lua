@@ -358,11 +358,20 @@ describe("launch", function()
   it("does not restart tasks that were told to end", function()
     local p = launch "say 'go' tm.sleep(0.4) c:close { stop_tasks = true } tm.sleep(0.4)"
     assert.is_truthy(p:says "go")
-    P.signal("TERM", P.task("worker", 1))
-    assert.is_truthy(p:says "/job:worker/task:1 ended %(status 0%); it was told to, and stays away\n")
     ended(p, 0)
     assert.is_falsy(p:err():find "again", p:err())
-    assert.is_truthy(p:err():find("/job:ps/task:1 ended (status 0); it was told to, and stays away\n", 1, true), p:err())
+    assert.is_truthy(p:err():find("/job:ps/task:1 ended (status 0); it was told to, and stays away\n", 1, true),
+      p:err())
+  end)
+
+  it("puts another worker in the place of one that left", function()
+    local p = launch "say 'go' tm.sleep(1.5)"
+    assert.is_truthy(p:says "go")
+    local pid = P.task("worker", 1)
+    P.signal("TERM", pid)
+    assert.is_truthy(p:says "/job:worker/task:1 ended %(status 143%); starting it again")
+    assert.is_truthy(reborn("worker", 1, pid))
+    ended(p, 0)
   end)
 
   -- Its n-th life does what text[n] says.

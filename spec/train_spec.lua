@@ -387,6 +387,18 @@ describe("tm.train", function()
       assert.equal(dir .. "/ckpt-9", (assert(n:save(9))))
     end)
 
+    it("keeps what it could not restore, and numbers on from it", function()
+      local m = train.CheckpointManager(train.Checkpoint { v = tm.Variable { 1, 2 } }, dir, { max_to_keep = 1 })
+      for _ = 1, 3 do assert(m:save()) end
+      local n = train.CheckpointManager(train.Checkpoint { v = tm.Variable { 1, 2, 3 } }, dir, { max_to_keep = 1 })
+      local path, err = n:restore_or_initialize()
+      assert.is_nil(path)
+      assert.equal("invalid_argument", err.code)
+      for i = 4, 6 do assert.equal(("%s/ckpt-%d"):format(dir, i), (assert(n:save()))) end
+      assert.equal(2, tm.reduce_sum(train.load_variable(dir .. "/ckpt-3", "v"):slice { 2 }):item())
+      assert.same({ 6 }, numbers(n))
+    end)
+
     it("works where the directory was moved, with spaces and UTF-8 in its name", function()
       local m = train.CheckpointManager(train.Checkpoint { x = 1 }, dir .. "/а б", { checkpoint_name = "имя 1" })
       assert(m:save())

@@ -167,7 +167,7 @@ static void remote_closed(void *ud, tm_conn *c, const tm_err *why) {
   tm_err e;
   (void)ud;
   tm_err_clear(&e);
-  tm_fail(&e, TM_EUNAVAILABLE, "%s: %s", r->link.task, why->msg);
+  tm_fail(&e, TM_EUNAVAILABLE, "%s", why->msg);
   remote_down(r, &e);
   if (r->board) tm_board_cut(r->board, tm_conn_peer(c)->incarnation);
   pthread_mutex_lock(&r->mu);

@@ -81,7 +81,9 @@ static int role_join(role *r) {
   tm_status st = tm_server_join(r->s, &role_cancel, &err);
   if (st == TM_ETIMEOUT && atomic_load(&r->asked)) role_end_at_once(err.msg);
   tm_preempt_close(watcher);
-  return st == TM_OK || st == TM_ECANCELLED ? 0 : role_fail(&err);
+  if (st != TM_OK && st != TM_ECANCELLED) return role_fail(&err);
+  /* Whoever launched this task is to start another one in its place. */
+  return atomic_load(&r->asked) && getenv("TM_LAUNCHER") ? 128 + SIGTERM : 0;
 }
 
 static int role_serve(role *r) {

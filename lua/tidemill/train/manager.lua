@@ -227,13 +227,22 @@ function methods:save(given, more)
   return path
 end
 
+--- What could not be restored is neither deleted nor overwritten by what is saved next.
+local function keep_unrestored(self, path)
+  local _, name = state.split(path)
+  self._keep = name
+  local number, counter = tonumber(name:match "%-(%d+)$"), self.checkpoint.save_counter
+  if number and number > counter:read():item() then counter:assign(number) end
+end
+
 --- Restore the latest checkpoint: its path; without one init_fn is called: nil.
 function methods:restore_or_initialize()
   local path = self.latest_checkpoint
   if path then
     local status, err = self.checkpoint:restore(path)
     if not status then
-      core.log("warn", ("CheckpointManager: %q is not restored, and later saves take its place: %s")
+      keep_unrestored(self, path)
+      core.log("warn", ("CheckpointManager: %q is not restored; it is kept, and saves are numbered on from it: %s")
         :format(path, tostring(err)))
       return nil, err
     end
