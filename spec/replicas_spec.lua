@@ -29,9 +29,9 @@ end
 local function exact(n)
   return a:read():item() == n and b:read():item() == n and c:stats().steps == n
 end
---- Wait until every ps has a copy; false after 10 s.
+--- Wait until every ps has a copy; false after 10 s (more under a sanitizer).
 local function copied()
-  for _ = 1, 1000 do
+  for _ = 1, 1000 * PATIENCE do
     local all = true
     for _, p in ipairs(c:stats().ps) do all = all and p.copied and p.state == "ready" end
     if all then return true end
@@ -47,7 +47,8 @@ end
 ]]
 
 local function script(text, workers, ps, options)
-  return (head:gsub("WORKERS", workers or 2):gsub("PS", ps or 2):gsub("OPTIONS", options or "")) .. text
+  local top = head:gsub("PATIENCE", P.patience)
+  return (top:gsub("WORKERS", workers or 2):gsub("PS", ps or 2):gsub("OPTIONS", options or "")) .. text
 end
 
 describe("replicas = 1", function()
