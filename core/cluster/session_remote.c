@@ -29,7 +29,8 @@
 
 #define REMOTE_PATIENCE_NS 2000000000 /* for a wire to a ps without a copy */
 #define REMOTE_PAUSE_NS    20000000
-#define REMOTE_INQUEST_NS  250000000
+#define REMOTE_INQUEST_NS  2000000000 /* at most: it may be a busy machine */
+#define REMOTE_ASK_NS      250000000  /* a worker, for its term */
 #define REMOTE_TELL_NS     5000000000 /* a line while a ps is awaited */
 enum { REMOTE_INQUESTS = 4 };
 #define REMOTE_MAKES 16e6 /* bytes a second that any ps makes */
@@ -124,7 +125,8 @@ static tm_status inquest_dial(session_ps *p, uint32_t number, tm_conn **out,
   o.once = true;
   o.cancel = &r->stop;
   o.start.resume = true;
-  o.start.connect_timeout_ns = REMOTE_INQUEST_NS;
+  o.start.connect_timeout_ns =
+      r->start.silence_ns < REMOTE_INQUEST_NS ? r->start.silence_ns : REMOTE_INQUEST_NS;
   return tm_session_dial_ps(p, number, &o, out, err);
 }
 
@@ -505,7 +507,7 @@ static tm_status remote_claim_ps(session_remote *r, int32_t i, tm_channel_option
 static tm_status remote_ask_term(session_remote *r, int32_t i, uint64_t *highest,
                                  tm_err *err) {
   bool ps = i < r->nps;
-  int64_t patience = ps ? r->start.connect_timeout_ns : REMOTE_INQUEST_NS;
+  int64_t patience = ps ? r->start.connect_timeout_ns : REMOTE_ASK_NS;
   tm_channel_options o = {.address = r->address[i],
                           .self = r->self,
                           .connect_timeout_ns = patience,
