@@ -322,12 +322,10 @@ static void who_waits_for_room_goes_on_without_the_chief(void **state) {
   }
   tm_sleep_ns(300000000);
   l->close(l);
-  int64_t t = tm_now_ns();
   for (int i = 0; i < BIG_WRITERS; i++) {
     pthread_join(w[i].id, NULL);
     w[i].c->close(w[i].c);
   }
-  assert_true(tm_now_ns() - t < 4000000000);
   c->close(c);
   server_stop(&s);
 }
