@@ -30,7 +30,7 @@
 #define REMOTE_PATIENCE_NS 2000000000 /* for a wire to a ps without a copy */
 #define REMOTE_PAUSE_NS    20000000
 #define REMOTE_INQUEST_NS  2000000000 /* at most: it may be a busy machine */
-#define REMOTE_ASK_NS      250000000  /* a worker, for its term */
+#define REMOTE_ASK_NS      250000000  /* for a term */
 #define REMOTE_TELL_NS     5000000000 /* a line while a ps is awaited */
 enum { REMOTE_INQUESTS = 4 };
 #define REMOTE_MAKES 16e6 /* bytes a second that any ps makes */
@@ -130,6 +130,22 @@ static tm_status inquest_dial(session_ps *p, uint32_t number, tm_conn **out,
   return tm_session_dial_ps(p, number, &o, out, err);
 }
 
+/* A ps that was silent for too long is lost, also when it wakes up now; but the one
+ * that slept may be this chief. */
+static tm_status inquest_term(session_ps *p, tm_err *err) {
+  session_remote *r = p->owner;
+  tm_channel_options o = {.address = r->address[p->index],
+                          .self = r->self,
+                          .connect_timeout_ns = REMOTE_ASK_NS,
+                          .silence_ns = REMOTE_ASK_NS,
+                          .cancel = &r->stop};
+  tm_term granted;
+  TM_TRY(tm_term_claim(&o, &granted, err));
+  if (tm_term_order(&r->self.term, &granted) < 0)
+    return tm_term_refuse(p->task, &r->self.term, &granted, err);
+  return TM_EUNAVAILABLE;
+}
+
 /* What it serves has no copy, so there is reason to wait for the wire (mu held). */
 static bool inquest_waits(session_ps *p, tm_status s, int64_t since) {
   session_remote *r = p->owner;
@@ -175,7 +191,8 @@ static void *remote_inquest(void *ud) {
     tm_err err;
     tm_err_clear(&err);
     pthread_mutex_unlock(&r->mu);
-    tm_status s = inquest_dial(p, number, &fresh, &err);
+    tm_status s = p->end.code == TM_ETIMEOUT ? inquest_term(p, &err)
+                                             : inquest_dial(p, number, &fresh, &err);
     pthread_mutex_lock(&r->mu);
     ends = inquest_ends(p, number, s, fresh, since, &err);
     tries += s == TM_OK;
