@@ -138,7 +138,7 @@ describe("replicas = 1", function()
       local ids = tm.range(0, 8, 1, "int64") * i % tm.tensor(50, "int64")
       local g = tm.gather(e, ids)
       local loss = tm.reduce_sum(tm.square(tm.matmul(x, w) - 1)) + tm.reduce_sum(tm.square(g - 2))
-      local gw, ge = table.unpack(t:gradient(loss, { w, e }))
+      local gw, ge = (table.unpack or unpack)(t:gradient(loss, { w, e }))
       opt:apply_gradients{ { gw, w } }
       rows:apply_gradients{ { ge, e } }
       tm.sleep(0.003)

@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "graph/infer.h"
+#include "lua/compat.h"
 #include "lua/error.h"
 #include "lua/module.h"
 #include "tidemill.h"

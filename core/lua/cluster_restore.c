@@ -131,7 +131,8 @@ int tm_lua_session_rewind(lua_State *L) {
   int32_t n = tm_session_ps(b->s);
   bool *fresh = lua_newuserdatauv(L, (size_t)n * sizeof *fresh, 0);
   for (int32_t k = 0; k < n; k++) {
-    fresh[k] = lua_rawgeti(L, 2, k) != LUA_TNIL;
+    lua_rawgeti(L, 2, k);
+    fresh[k] = !lua_isnil(L, -1);
     lua_pop(L, 1);
   }
   uint64_t lost;

@@ -42,6 +42,15 @@ static inline int lua_rawgetp(lua_State *L, int i, const void *p) {
   return lua_type(L, -1);
 }
 
+/* Lua's own tostring: it knows __tostring. */
+static inline const char *luaL_tolstring(lua_State *L, int i, size_t *n) {
+  i = lua_absindex(L, i);
+  lua_getglobal(L, "tostring");
+  lua_pushvalue(L, i);
+  lua_call(L, 1, 1);
+  return lua_tolstring(L, -1, n);
+}
+
 #endif
 
 /* The value at i is a number with an integral value that fits; strings are not
