@@ -36,7 +36,7 @@ describe("a dataset", function()
 
   it("is called by a loop that forgot each", function()
     invalid("for x in ds:each() do", function() for x in ds do assert(x) end end)
-    invalid("cardinality", function() return #ds end)
+    if _VERSION ~= "Lua 5.1" then invalid("cardinality", function() return #ds end) end -- no __len of tables there
   end)
 
   it("has an iterator that a loop takes", function()

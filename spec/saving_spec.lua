@@ -95,6 +95,7 @@ local saving, core = require "tidemill.train.saving", require "tidemill.core"
 core.log = print
 local dir, more, part = arg[1], tonumber(arg[2]), tonumber(arg[3])
 local rows, width = 400000, 64
+local per = math.floor(rows / part)
 local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.resolver{ workers = 2, ps = 2 }, {
   placement = "round_robin" })
 local c = tm.distribute.ClusterCoordinator(strategy)
@@ -104,13 +105,13 @@ local root = strategy:scope(function()
 end)
 -- Rows r + i * part for all i: one more each, and one more closure that did so.
 local step = tm.func(function(r)
-  root.table:scatter_add(tm.range(0, part) * (rows // part) + r, tm.ones { part, width })
+  root.table:scatter_add(tm.range(0, part) * per + r, tm.ones { part, width })
   root.count:assign_add(1)
 end)
 local n = 0
 local function go()
-  for _ = 1, rows // part do
-    c:schedule(step, { tm.tensor(n % (rows // part), "int64") })
+  for _ = 1, per do
+    c:schedule(step, { tm.tensor(n % per, "int64") })
     n = n + 1
   end
 end
@@ -127,7 +128,7 @@ local r = assert(core.ckpt.open(path))
 assert(r:verify())
 local count, sum = r:read "count":item(), 0
 for at = 0, rows - 1, part do sum = sum + tm.reduce_sum(r:read("table", at, part)):item() end
-print("right", sum == count * part * width, "moved", count > rows // part, count, steps, n, sum / (part * width))
+print("right", sum == count * part * width, "moved", count > per, count, steps, n, sum / (part * width))
 r:close()
 c:join()
 ]]

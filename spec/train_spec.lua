@@ -103,7 +103,7 @@ describe("tm.train", function()
       assert(d:restore(path)):assert_consumed()
       assert.same({ 3, 0.1, "ж\0\255", false, "later" }, { d.epoch, d.rate, d.text, d.flag, d.more })
       assert.same({ 1, "two", { x = 1 / 0 } }, d.t)
-      assert.equal("integer", math.type(d.epoch))
+      if math.type then assert.equal("integer", math.type(d.epoch)) end -- LuaJIT has one kind of number
       assert.equal(1, d.save_counter:read():item())
     end)
 
@@ -195,11 +195,12 @@ describe("tm.train", function()
     it("forgets what nobody can fill any more", function()
       local path = assert(train.Checkpoint { model = tm.Variable(1), rest = tm.Variable(2) }:save(dir .. "/c"))
       local kept = setmetatable({}, { __mode = "k" })
-      do
+      local function restore()
         local model = dense_model()
         kept[model] = true
         assert(train.Checkpoint { other = model }:restore(path))
       end
+      restore()
       collectgarbage()
       collectgarbage()
       assert.is_nil(next(kept))
