@@ -293,8 +293,10 @@ bool tm_dir_hold(const char *path, int *fd) {
   *fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (*fd < 0) return false;
   if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return true;
+  int number = errno;
   close(*fd);
   *fd = -1;
+  errno = number;
   return false;
 }
 

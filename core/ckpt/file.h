@@ -90,7 +90,8 @@ TM_CHECKED tm_status tm_dir_publish(const char *temp, const char *path, bool *sw
                                     tm_err *err);
 
 /* Hold a directory while it is in use: *fd, closed by the caller, keeps it.  False: it
- * is held by another process, gone, or its file system has no locks (*fd is -1). */
+ * is held by another process (errno is EWOULDBLOCK), gone, or its file system has no
+ * locks (*fd is -1). */
 bool tm_dir_hold(const char *path, int *fd);
 
 /* Wait, for at most `seconds`, until nobody else holds the lock of a directory: *fd,

@@ -118,15 +118,19 @@ static tm_status writer_place(const char *path, tm_err *err) {
   return s;
 }
 
-/* A sweep may take the directory before it is held: then another one is made. */
+/* A sweep may have the directory before it is held, or have taken it away by then: then
+ * another one is made. */
 static tm_status writer_dir(tm_ckpt_writer *w, tm_err *err) {
   size_t n = strlen(w->path);
   for (int turn = 0;; turn++) {
     snprintf(w->temp + n, sizeof w->temp - n, ".tmp-%016" PRIx64, tm_random_id());
     TM_TRY(tm_dir_make(w->temp, err));
-    if (tm_dir_hold(w->temp, &w->hold) || turn == 8) return TM_OK;
+    bool held = tm_dir_hold(w->temp, &w->hold);
+    bool swept = !held && errno == EWOULDBLOCK;
     struct stat st;
-    if (stat(w->temp, &st) == 0) return TM_OK; /* no locks here */
+    if (turn == 8 || (!swept && stat(w->temp, &st) == 0)) return TM_OK;
+    if (held) close(w->hold);
+    w->hold = -1;
   }
 }
 
