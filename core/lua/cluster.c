@@ -465,7 +465,12 @@ static int remote_wait(lua_State *L) {
   tm_err_clear(&err);
   int64_t ns = check_timeout(L, 2);
   tm_status s = tm_remote_value_wait(v, ns, &tm_lua_ctx(L)->cancel, &out, &n, &err);
-  if (s == TM_ETIMEOUT && !tm_remote_value_done(v)) return 0;
+  if (s == TM_ETIMEOUT) {
+    if (!tm_remote_value_done(v)) return 0;
+    /* It came between the two calls, or its own error is this one. */
+    tm_err_clear(&err);
+    s = tm_remote_value_wait(v, 0, NULL, &out, &n, &err);
+  }
   tm_lua_check(L, s, &err);
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {
