@@ -118,6 +118,18 @@ describe("a remote value as an argument", function()
     while done < 3 do c:join() end
   end)
 
+  it("that comes just as a wait of no time ends is taken", function()
+    open(2)
+    local done = 0
+    for k = 1, 2 do
+      tm.async(function()
+        for i = 1, 8000 do assert.equal(i + k, c:schedule(add, { tm.tensor(i), tm.tensor(k) }):fetch()) end
+        done = done + 1
+      end)
+    end
+    while done < 2 do c:join() end
+  end)
+
   it("that fails fails the function with its code, and names the argument", function()
     open()
     local bad = c:schedule(function()
