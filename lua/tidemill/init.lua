@@ -45,6 +45,7 @@ local lazy = {
   layers = "layers", optimizers = "optimizers", losses = "losses", metrics = "metrics", models = "models",
   initializers = "initializers", regularizers = "regularizers", constraints = "constraints",
   activations = "activations", distribute = "distribute", train = "train", lookup = "lookup", summary = "summary",
+  callbacks = "callbacks",
 }
 local from = { Input = "models", Model = "models", Sequential = "models" }
 
