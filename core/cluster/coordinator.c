@@ -123,10 +123,12 @@ static tm_status coord_raise(tm_coordinator *c, int64_t deadline_ns, tm_cancel *
     tm_status s = tm_cond_wait_until(&c->changed, &c->mu, deadline_ns, cancel);
     if (s) return tm_fail(err, s, "waiting for functions that are being cancelled");
   }
-  tm_status s = c->failure.code;
-  if (err) *err = c->failure;
+  const tm_err *why = c->quiet ? &c->lost_why : &c->failure;
+  tm_status s = c->quiet && !c->lost ? TM_OK : why->code;
+  if (s && err) *err = *why;
   c->failed = c->lost;
   c->failure = c->lost_why;
+  c->quiet = false;
   return s;
 }
 
@@ -259,6 +261,18 @@ tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err) {
   if (*done) s = coord_raise(c, 0, NULL, err);
   pthread_mutex_unlock(&c->mu);
   return s;
+}
+
+tm_status tm_coordinator_cancel(tm_coordinator *c, int64_t timeout_ns, tm_err *err) {
+  tm_err why;
+  tm_err_clear(&why);
+  tm_fail(&why, TM_ECANCELLED, "the function was cancelled");
+  pthread_mutex_lock(&c->mu);
+  if (!coord_idle(c)) coord_fail(c, &why);
+  c->quiet = c->failed;
+  tm_status s = coord_raise(c, coord_deadline(timeout_ns), NULL, err);
+  pthread_mutex_unlock(&c->mu);
+  return s == TM_ETIMEOUT ? TM_OK : s;
 }
 
 void tm_coordinator_lose(tm_coordinator *c, const tm_err *why) {

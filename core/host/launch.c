@@ -42,7 +42,7 @@ enum {
 
 typedef struct launch {
   uv_loop_t loop;
-  uv_signal_t on_int, on_term;
+  uv_signal_t on_int, on_term, on_noted, on_over;
   uv_timer_t grace;
   char exe[4096];
   int nworker, nps;
@@ -152,6 +152,8 @@ static void launch_close_if_gone(launch *l) {
   for (int i = 0; i < l->ntask; i++) uv_close((uv_handle_t *)&l->task[i].again, NULL);
   uv_close((uv_handle_t *)&l->on_int, NULL);
   uv_close((uv_handle_t *)&l->on_term, NULL);
+  uv_close((uv_handle_t *)&l->on_noted, NULL);
+  uv_close((uv_handle_t *)&l->on_over, NULL);
   uv_close((uv_handle_t *)&l->grace, NULL);
 }
 
@@ -184,7 +186,8 @@ static void launch_end_in_order(launch *l) {
 }
 
 /* Ctrl-C reaches the chief too when it comes from a terminal; a second one, or one
- * that the chief does not answer, ends everything. */
+ * that the chief does not answer, ends everything.  It answers by its end, or by a
+ * signal that it takes care of it (interrupt.c). */
 static void launch_on_signal(uv_signal_t *h, int sig) {
   launch *l = h->data;
   if (sig == SIGTERM) {
@@ -200,6 +203,19 @@ static void launch_on_signal(uv_signal_t *h, int sig) {
   l->interrupted = true;
   tm_launch_task_signal(launch_chief(l), sig);
   uv_timer_start(&l->grace, launch_grace_over, LAUNCH_ANSWER_MS, 0);
+}
+
+/* The chief takes care of Ctrl-C: it ends by itself, or goes on. */
+static void launch_on_noted(uv_signal_t *h, int sig) {
+  launch *l = h->data;
+  (void)sig;
+  if (l->interrupted && !l->ending && !l->stopping) uv_timer_stop(&l->grace);
+}
+
+static void launch_on_over(uv_signal_t *h, int sig) {
+  launch *l = h->data;
+  launch_on_noted(h, sig);
+  l->interrupted = false;
 }
 
 /* --- starting --- */
@@ -332,10 +348,15 @@ static int launch_tasks(launch *l) {
 static void launch_init(launch *l) {
   uv_signal_init(&l->loop, &l->on_int);
   uv_signal_init(&l->loop, &l->on_term);
+  uv_signal_init(&l->loop, &l->on_noted);
+  uv_signal_init(&l->loop, &l->on_over);
   uv_timer_init(&l->loop, &l->grace);
   l->on_int.data = l->on_term.data = l->grace.data = l;
+  l->on_noted.data = l->on_over.data = l;
   uv_signal_start(&l->on_int, launch_on_signal, SIGINT);
   uv_signal_start(&l->on_term, launch_on_signal, SIGTERM);
+  uv_signal_start(&l->on_noted, launch_on_noted, SIGUSR1);
+  uv_signal_start(&l->on_over, launch_on_over, SIGUSR2);
   for (int i = 0; i < l->ntask; i++) {
     bool ps = i < l->nps, chief = i == l->ntask - 1;
     tm_launch_task *t = &l->task[i];

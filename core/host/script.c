@@ -113,7 +113,7 @@ static int script_open(lua_State *L) {
   lua_call(L, 1, 1);
   lua_pushboolean(L, 1); /* SIGTERM is handled here already */
   lua_setfield(L, -2, "is_program");
-  tm_interrupt_open(L, &tm_lua_ctx(L)->cancel);
+  tm_interrupt_open(L, lua_gettop(L), &tm_lua_ctx(L)->cancel);
   return 0;
 }
 

@@ -190,6 +190,15 @@ static int coordinator_wait_room(lua_State *L) {
                    &err);
 }
 
+/* coordinator:cancel(seconds): what is queued and what runs, without an error */
+static int coordinator_cancel(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_cancel(c, check_timeout(L, 2), &err), &err);
+  return 0;
+}
+
 static int coordinator_done(lua_State *L) {
   tm_coordinator *c = check_coordinator(L, 1);
   bool done;
@@ -484,6 +493,7 @@ void tm_lua_open_cluster(lua_State *L, int core) {
   static const luaL_Reg coordinator[] = {{"check", coordinator_check},
                                          {"schedule", coordinator_schedule},
                                          {"join", coordinator_join},
+                                         {"cancel", coordinator_cancel},
                                          {"wait_room", coordinator_wait_room},
                                          {"done", coordinator_done},
                                          {"add_worker", coordinator_add_worker},

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lua/state.h"
+
 /*
  * Design.  The object is a plain table, so that Lua code can make one too
  * (errors.lua) and a handler can read its fields without a call.  The traceback is
@@ -36,7 +38,14 @@ void tm_lua_push_error(lua_State *L, tm_status s, const tm_err *err) {
   lua_setmetatable(L, -2);
 }
 
+/* An interrupt reaches the script by this error: it is not raised once more at once. */
+static void error_of_interrupt(lua_State *L, tm_status s) {
+  tm_lua *ctx = s == TM_ECANCELLED ? tm_lua_ctx(L) : NULL;
+  if (ctx && tm_cancelled(&ctx->cancel)) ctx->told = true;
+}
+
 int tm_lua_raise(lua_State *L, tm_status s, const tm_err *err) {
+  error_of_interrupt(L, s);
   tm_lua_push_error(L, s, err);
   luaL_traceback(L, L, NULL, 1);
   lua_setfield(L, -2, "traceback");

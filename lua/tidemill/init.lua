@@ -23,6 +23,7 @@ tm.func, tm.is_function = func.func, func.is
 tm.is_error = errors.is_error
 tm.help = require "tidemill.help"
 tm.version, tm.time = core.version, core.time
+tm.interrupted = require("tidemill.lib.interrupt").interrupted
 
 --- tm.log(x) is the logarithm, tm.log.to("stderr" | "stdout" | path | nil, level) the log's sink.
 local logarithm = ops.log

@@ -218,6 +218,12 @@ function Coordinator:join(opts)
   end
 end
 
+--- Cancel what is queued and stop what runs, without an error; remote values of these
+--- functions fail as cancelled.  Waits for what runs, `timeout` seconds (1) at most.
+function Coordinator:cancel(opts)
+  self:_open():cancel(timeout_of("cancel", opts) or 1)
+end
+
 --- Is everything scheduled done?  Raises the first error.
 function Coordinator:done() return self:_open():done() end
 
