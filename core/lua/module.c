@@ -8,6 +8,7 @@
 #include "lua/json.h"
 #include "lua/op.h"
 #include "lua/preempt.h"
+#include "lua/safetensors.h"
 #include "lua/server.h"
 #include "lua/summary.h"
 #include "lua/system.h"
@@ -35,6 +36,7 @@ int luaopen_tidemill_core(lua_State *L) {
   tm_lua_open_preempt(L, core);
   tm_lua_open_ckpt(L, core);
   tm_lua_open_json(L, core);
+  tm_lua_open_safetensors(L, core);
   tm_lua_open_server(L, core);
   tm_lua_open_summary(L, core);
   tm_lua_open_system(L, core);

@@ -112,6 +112,11 @@ end
 --- Print layers, shapes and numbers of weights; `print_fn` may take the lines.
 function Model:summary(given) return summary.print(self, given) end
 
+--- Files of weights and models (tidemill.models.*).
+function Model:save_weights(path) return require("tidemill.models.weights").save(self, path) end
+
+function Model:load_weights(path, given) return require("tidemill.models.weights").load(self, path, given) end
+
 ---@class tm.Sequential : tm.Model
 local Sequential = Model:extend("Sequential")
 M.Sequential = Sequential

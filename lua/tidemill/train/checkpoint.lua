@@ -143,6 +143,14 @@ end
 --- As restore, without save_counter.
 function methods:read(path, given) return restore(self, "read", check_path("read", path), given) end
 
+--- As read, all or nothing: leaves for which need(leaf) holds must be there.
+function methods:_read_whole(path, need, skip)
+  path = check_path("read", path)
+  return again(function()
+    return status.restore(self, rawget(self, ROOT), path, nil, nil, { need = need, skip = skip })
+  end)
+end
+
 --- Restore what is here, or only what lives on some ps, after a ps was lost.
 function methods:_bring_back(path, only)
   counter(self)

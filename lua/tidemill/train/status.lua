@@ -23,6 +23,14 @@ Status.__index = Status
 --- long as something that it may still fill.
 local waiting = setmetatable({}, { __mode = "k" })
 
+--- The first names of a list, for messages.
+function M.some(list)
+  local text = {}
+  for i = 1, math.min(#list, 10) do text[i] = '"' .. list[i] .. '"' end
+  if #list > 10 then text[11] = ("and %d more"):format(#list - 10) end
+  return table.concat(text, ", ")
+end
+
 -- --- names ---
 
 local function replaced(name, from, to)
@@ -46,8 +54,12 @@ end
 
 local function shape_text(shape) return "(" .. table.concat(shape, ", ") .. ")" end
 
+local function agrees(have, dtype, shape)
+  return have.dtype == dtype and shape_text(have.shape) == shape_text(shape)
+end
+
 local function check(self, l, have, dtype, shape)
-  if have.dtype == dtype and shape_text(have.shape) == shape_text(shape) then return end
+  if agrees(have, dtype, shape) then return end
   errors.raise("invalid_argument", '"%s" is %s of shape %s in "%s", and %s of shape %s here', l.name, have.dtype,
     shape_text(have.shape), self.path, dtype, shape_text(shape))
 end
@@ -115,6 +127,7 @@ local function match(self, l, aliases)
   l.found = find(self, l.name, aliases, has)
   if not l.found then return false end
   local have = self.tensors[l.found]
+  if self.skip and l.kind == "variable" and not agrees(have, l.variable.dtype, l.variable.shape) then return false end
   if l.kind == "variable" or l.kind == "slot" then
     check(self, l, have, l.variable.dtype, l.variable.shape)
   elseif l.kind == "tensor" then
@@ -194,7 +207,7 @@ local function resolve(self)
   local walk = tree.walk(self.root)
   self.walked = walk.seen
   for _, l in ipairs(self.named) do walk.leaves[#walk.leaves + 1] = l end
-  local todo = {}
+  local todo, lacking = {}, {}
   self.missing = {}
   for _, l in ipairs(walk.leaves) do
     if not self.done[l.name] and (not self.only or load[l.kind]) then
@@ -202,9 +215,11 @@ local function resolve(self)
         todo[#todo + 1] = l
       elseif l.kind ~= "slot" and l.kind ~= "adapted" and l.name ~= "save_counter" then -- write() does not count
         self.missing[#self.missing + 1] = l.name
+        if self.need and self.need(l) then lacking[#lacking + 1] = l.name end
       end
     end
   end
+  if #lacking > 0 then errors.raise("not_found", 'the checkpoint "%s" lacks %s', self.path, M.some(lacking)) end
   fill(self, todo)
   if not self.only then new_values(self, walk) end
 end
@@ -316,23 +331,19 @@ end
 --- nothing is restored, and the status says so.
 ---@param only? table<integer, boolean>  indices of ps: only what lives there, now
 ---@param names? table<string, tm.Variable>  variables by what the checkpoint calls them
-function M.restore(owner, root, path, only, names)
+---@param how? { need: fun(leaf): boolean, skip: boolean }  need: leaves without which nothing
+---is restored; skip: variables of another dtype or shape are taken for missing
+function M.restore(owner, root, path, only, names, how)
   local self = setmetatable({ owner = owner, root = root, path = path, tensors = {}, values = {}, aliases = {},
     named = by_name(names),
-    used = {}, done = {}, missing = {}, only = only, brought = {} }, Status)
+    used = {}, done = {}, missing = {}, only = only, brought = {}, need = how and how.need, skip = how and how.skip },
+    Status)
   if waiting[owner] and not only then stop(waiting[owner]) end
   if path == nil then return self end
   local ok, err = pcall(restore, self)
   if ok then return self end
   stop(self)
   return nil, errors.wrap(err)
-end
-
-local function some(list)
-  local text = {}
-  for i = 1, math.min(#list, 10) do text[i] = '"' .. list[i] .. '"' end
-  if #list > 10 then text[11] = ("and %d more"):format(#list - 10) end
-  return table.concat(text, ", ")
 end
 
 local function loaded(self)
@@ -346,7 +357,7 @@ end
 function Status:assert_existing_objects_matched()
   loaded(self)
   if #self.missing > 0 then
-    errors.raise("failed_precondition", 'the checkpoint "%s" lacks %s', self.path, some(self.missing))
+    errors.raise("failed_precondition", 'the checkpoint "%s" lacks %s', self.path, M.some(self.missing))
   end
   return self
 end
@@ -357,7 +368,7 @@ function Status:assert_consumed()
   local rest = unused(self)
   if #rest > 0 then
     errors.raise("failed_precondition", 'the checkpoint "%s" also holds %s, which nothing here takes (yet)', self.path,
-      some(rest))
+      M.some(rest))
   end
   return self
 end
