@@ -424,4 +424,7 @@ function M.describe(fn)
   return check("the dataset function", ds)
 end
 
+--- DatasetCreator(fn, { input_options }): what fit takes in place of a dataset.
+function M.DatasetCreator(fn, given) return require("tidemill.fit.inputs").creator(fn, given) end
+
 return M

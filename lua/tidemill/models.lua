@@ -8,8 +8,11 @@
 
 local Layer = require "tidemill.layers.base"
 local class = require "tidemill.lib.class"
+local compile = require "tidemill.fit.compile"
 local errors = require "tidemill.errors"
+local loop = require "tidemill.fit.loop"
 local nest = require "tidemill.lib.nest"
+local steps = require "tidemill.fit.steps"
 local symbol = require "tidemill.layers.symbol"
 local summary = require "tidemill.layers.summary"
 
@@ -116,6 +119,37 @@ function Model:summary(given) return summary.print(self, given) end
 function Model:save_weights(path) return require("tidemill.models.weights").save(self, path) end
 
 function Model:load_weights(path, given) return require("tidemill.models.weights").load(self, path, given) end
+
+-- --- training (tidemill.fit) ---
+
+for name, fn in pairs(steps.methods) do Model[name] = fn end
+
+--- compile{ optimizer, loss, metrics, loss_weights, weighted_metrics, steps_per_execution,
+--- pss_evaluation_shards, run_eagerly }
+function Model:compile(given) compile.compile(self, given) end
+
+--- fit(x, { y, epochs, steps_per_epoch, batch_size, callbacks, validation_data, ... })
+---@return tm.History
+function Model:fit(x, given) return loop.fit(self, x, given) end
+
+--- evaluate(x, { y, sample_weight, batch_size, steps, callbacks }): results by name.
+function Model:evaluate(x, given) return loop.evaluate(self, x, given) end
+
+--- predict(x, { batch_size, steps, callbacks }): the outputs of all batches, joined.
+function Model:predict(x, given) return loop.predict(self, x, given) end
+
+--- Loss and metrics of compile, then those of layers and fields.
+function Model.get:metrics()
+  local own, c = Layer.get.metrics(self), rawget(self, "_compiled")
+  if not c then return own end
+  local out, seen = {}, {}
+  for _, list in ipairs { c.all, own } do
+    for _, m in ipairs(list) do
+      if not seen[m] then seen[m], out[#out + 1] = true, m end
+    end
+  end
+  return out
+end
 
 ---@class tm.Sequential : tm.Model
 local Sequential = Model:extend("Sequential")

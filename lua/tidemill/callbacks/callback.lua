@@ -21,6 +21,7 @@ Callback.hooks = {
   "on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end", "on_train_end",
   "on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end",
   "on_predict_begin", "on_predict_batch_begin", "on_predict_batch_end", "on_predict_end",
+  "on_progress", -- (kind, steps done, logs), now and then: at most ten times a second
   "on_batch_begin", "on_batch_end", -- where a callback lacks those of train
 }
 

@@ -1,0 +1,241 @@
+--- What users give to fit, evaluate and predict, as one kind of thing: a source.
+---
+---     source = { dataset, cardinality, finite, per_worker, continues, steps, rows }
+---
+--- `dataset` has elements { x, y, weights } in batches.  `continues`: the next pass goes on
+--- where the last ended; else each pass begins anew.  `steps`: what the user asked for.
+--- `rows`: examples, where they are known.
+
+local errors = require "tidemill.errors"
+local nest = require "tidemill.lib.nest"
+local options = require "tidemill.lib.options"
+local values = require "tidemill.lib.values"
+local tm = require "tidemill.lib.lazy"
+
+local M = {}
+
+local BATCH = 32
+
+-- --- elements as { x, y, weights } ---
+
+--- Does a model take a list of several inputs?
+local function takes_list(model)
+  local declared = rawget(model, "inputs")
+  return nest.is_nested(declared) and declared[1] ~= nil and #declared > 1
+end
+
+--- An element as the list { x, y, weights } that steps get: lists are that, everything
+--- else is x.
+function M.data(model, element)
+  if not nest.is_nested(element) or element[1] == nil then return { element } end
+  if takes_list(model) and not nest.is_nested(element[1]) then return { element } end
+  return { element[1], element[2], element[3] }
+end
+
+-- --- DatasetCreator ---
+
+---@class tm.data.DatasetCreator
+local Creator = { __name = "tm.data.DatasetCreator" }
+Creator.__index = Creator
+function Creator:__tostring() return "tm.data.DatasetCreator" end
+
+--- DatasetCreator(fn, { input_options }): fn(context) describes the dataset, which each
+--- worker makes for itself.
+function M.creator(fn, given)
+  local o = options.read("DatasetCreator", given, { "input_options" })
+  options.callable("DatasetCreator", "the first argument", fn)
+  return setmetatable({ fn = fn, input_options = o.input_options }, Creator)
+end
+
+local context = { num_input_pipelines = 1, input_pipeline_id = 0, num_replicas_in_sync = 1 }
+
+local function is_creator(x) return getmetatable(x) == Creator end
+
+--- A per-worker dataset says so in its metatable's name.
+local function is_per_worker(x)
+  local mt = getmetatable(x)
+  return type(mt) == "table" and mt.__name == "tm.PerWorkerDataset"
+end
+
+-- --- tensors ---
+
+--- Leaves of x: tensors; numbers and lists of them become tensors.
+local function tensors(where, x)
+  return values.input(nest.map_path(function(v, path)
+    if values.is_variable(v) then return v:read() end
+    local t = type(v)
+    if values.is_tensor(v) or t == "number" or t == "boolean" or t == "string" then return v end
+    if values.is_symbol(v) then
+      errors.raise("invalid_argument", "%s%s is a tm.Input; data are tensors or datasets", where, path)
+    end
+    return errors.raise("invalid_argument", "%s%s is a %s; data are tensors, tables of tensors, datasets, "
+      .. "tm.data.DatasetCreator or per-worker datasets", where, path, t)
+  end, x))
+end
+
+--- Rows of all leaves, which must agree.
+local function count_rows(where, parts)
+  local rows, first
+  nest.map_path(function(t, path)
+    if #t.shape == 0 then errors.raise("invalid_argument", "%s: %s is a scalar; data have a first axis of examples",
+      where, path:sub(2)) end
+    if rows and t.shape[1] ~= rows then
+      errors.raise("invalid_argument", "%s: %s has %d examples, %s has %d", where, first, rows, path:sub(2), t.shape[1])
+    end
+    rows, first = t.shape[1], first or path:sub(2)
+  end, parts, "")
+  return rows
+end
+
+--- Rows [from, from + n) of all leaves.
+local function rows_of(parts, from, n)
+  return nest.map(function(t) return t:narrow(1, from, n) end, parts)
+end
+
+--- { x = , y = , weights = } as the element { x, y, weights }.
+local function element(parts)
+  if parts.y == nil and parts.weights == nil then return { parts.x } end
+  if parts.y == nil then errors.raise("invalid_argument", "sample_weight needs y") end
+  return { parts.x, parts.y, parts.weights }
+end
+
+--- x given as { x, y } or { x, y, weights }: no option y, and the model has one input.
+local function is_pair(model, x, o, kind)
+  if o.y ~= nil or not nest.is_nested(x) or x[1] == nil or #x < 2 or #x > 3 then return false end
+  for _, v in ipairs(x) do
+    if type(v) == "number" then return false end
+  end
+  local first = x[1]
+  if type(first) == "table" and getmetatable(first) == nil and type(first[1]) == "number" then return false end
+  if kind == "predict" or (rawget(model, "_compiled") and rawget(model, "_compiled").given.loss == nil) then
+    return not takes_list(model) and rawget(model, "inputs") ~= nil
+  end
+  return true
+end
+
+--- Tensors as { x = , y = , weights = }.
+local function parts_of(model, where, x, o, kind)
+  local parts
+  if is_pair(model, x, o, kind) then
+    parts = { x = x[1], y = x[2], weights = x[3] }
+  else
+    parts = { x = x, y = o.y }
+  end
+  if o.sample_weight ~= nil then parts.weights = o.sample_weight end
+  for _, name in ipairs { "x", "y", "weights" } do
+    if parts[name] ~= nil then parts[name] = tensors(name == "weights" and "sample_weight" or name, parts[name]) end
+  end
+  return parts, count_rows(where, parts)
+end
+
+-- --- class weights ---
+
+--- Class weights by id from 0, as a list in their order.
+local function class_list(given)
+  local n, list = 0, {}
+  for _ in pairs(given) do n = n + 1 end
+  for i = 0, n - 1 do
+    if type(given[i]) ~= "number" then
+      errors.raise("invalid_argument", "class_weight has a number for each class id, from 0 to one less than the "
+        .. "number of classes, as in { [0] = 1, [1] = 2.5 }; there is none for %d", i)
+    end
+    list[i + 1] = given[i]
+  end
+  return list
+end
+
+--- The dataset with the weight of each example's class in its weights.
+local function weigh_classes(ds, given)
+  if not nest.is_nested(given) then
+    errors.raise("invalid_argument", "class_weight is a table of weights by class id, got %s", type(given))
+  end
+  local weights = tm.tensor(class_list(given), "float32")
+  return ds:map(function(x, y, w)
+    if y == nil then errors.raise("invalid_argument", "class_weight needs targets y") end
+    if nest.is_nested(y) then
+      errors.raise("invalid_argument", "class_weight is for models with one output; give sample_weight")
+    end
+    local ids = y
+    if #y.shape >= 2 then
+      local last = y.shape[#y.shape]
+      ids = last > 1 and tm.argmax(y, -1) or tm.squeeze(y, -1)
+    end
+    local by_class = tm.gather(weights, tm.cast(ids, "int64"))
+    return { x, y, w == nil and by_class or tm.cast(w, "float32") * by_class }
+  end)
+end
+
+-- --- sources ---
+
+local function finish(source, o)
+  if o.class_weight ~= nil then source.dataset = weigh_classes(source.dataset, o.class_weight) end
+  source.cardinality = source.dataset:cardinality()
+  source.finite = source.cardinality ~= "infinite"
+  source.steps = o.steps
+  return source
+end
+
+local function refuse(where, o, names)
+  for _, name in ipairs(names) do
+    if o[name] ~= nil then
+      errors.raise("invalid_argument", "%s: %s goes with tensors; a dataset has its own", where, name)
+    end
+  end
+end
+
+--- A source of a dataset; `steps` is steps_per_epoch.
+local function of_dataset(where, ds, o, kind, per_worker)
+  refuse(where, o, { "y", "sample_weight", "batch_size" })
+  local source = finish({ dataset = ds, per_worker = per_worker }, o)
+  source.continues = kind == "train" and (not source.finite
+    or (o.steps ~= nil and o.steps ~= source.cardinality))
+  return source
+end
+
+local function of_tensors(parts, rows, o, kind)
+  if rows == 0 then errors.raise("invalid_argument", "the data have no examples") end
+  local ds = tm.data.from_tensor_slices(element(parts))
+  if kind == "train" and o.shuffle ~= false then ds = ds:shuffle(rows) end
+  local size = o.batch_size or BATCH
+  local batches = math.ceil(rows / size)
+  local endless = kind == "train" and o.steps ~= nil and o.steps ~= batches
+  ds = ds:batch(size)
+  if endless then ds = ds:rep() end
+  local source = finish({ dataset = ds, rows = rows }, o)
+  source.continues = endless
+  return source
+end
+
+--- The source of what was given.  `o`: y, sample_weight, class_weight, batch_size, shuffle,
+--- steps, validation_split; `kind`: "train", "test", "predict".  A second source holds the
+--- part that validation_split takes.
+function M.source(model, where, x, o, kind)
+  if x == nil then errors.raise("invalid_argument", "%s: data are missing: %s(x, { ... })", where, where) end
+  if o.batch_size ~= nil then options.count(where, "batch_size", o.batch_size, 1) end
+  if is_creator(x) then
+    refuse(where, o, { "validation_split" })
+    return of_dataset(where, tm.data.describe(function() return x.fn(context) end), o, kind)
+  end
+  if type(x) == "function" then
+    refuse(where, o, { "validation_split" })
+    return of_dataset(where, tm.data.describe(function() return x(context) end), o, kind)
+  end
+  if tm.data.is_dataset(x) or is_per_worker(x) then
+    refuse(where, o, { "validation_split" })
+    return of_dataset(where, is_per_worker(x) and x._dataset or x, o, kind, is_per_worker(x))
+  end
+  local parts, rows = parts_of(model, where, x, o, kind)
+  local held = o.validation_split
+  if not held or held == 0 then return of_tensors(parts, rows, o, kind) end
+  options.number(where, "validation_split", held, 0, 1)
+  local first = math.floor(rows * (1 - held))
+  if first < 1 or first >= rows then
+    errors.raise("invalid_argument", "%s: validation_split = %g of %d examples leaves one part empty", where, held,
+      rows)
+  end
+  local rest = of_tensors(rows_of(parts, first + 1, rows - first), rows - first,
+    { batch_size = o.validation_batch_size or o.batch_size }, "test")
+  return of_tensors(rows_of(parts, 1, first), first, o, kind), rest
+end
+
+return M
