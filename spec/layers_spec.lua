@@ -136,6 +136,22 @@ describe("merging layers", function()
     assert.same({ { 3, 5 } }, L.Maximum() { a, b }:totable())
   end)
 
+  it("Dot multiplies and sums along an axis of each", function() -- numbers of tf-keras's Dot
+    local x = tm.reshape(tm.range(24), { 2, 3, 4 }):cast("float32") / 10
+    local y = (tm.reshape(tm.range(40), { 2, 5, 4 }):cast("float32") - 7) / 9
+    local dot = L.Dot { axes = -1 } { x, y }
+    assert.same({ 2, 3, 5 }, dot.shape)
+    assert.is_true(tm.allclose(dot[1][2], tm.tensor { -1.2889, -0.3111, 0.6667, 1.6444, 2.6222 }, 0, 1e-4))
+    local angle = L.Dot { axes = { 3, 3 }, normalize = true } { x, y }
+    assert.is_true(tm.allclose(angle[1][1], tm.tensor { -0.6667, -0.2857, 0.9759, 0.8915, 0.8606 }, 0, 1e-4))
+    local pair = L.Dot { axes = 2 } { x:select(3, 1), y:select(3, 2):narrow(2, 1, 3) }
+    assert.is_true(tm.allclose(pair, tm.tensor { { 0.0889 }, { 9.9556 } }, 0, 1e-4))
+    local s = L.Dot { axes = 2 } { tm.Input { shape = { 4 } }, tm.Input { shape = { 4 } } }
+    assert.same({ -1, 1 }, s.shape)
+    assert.error_matches(function() L.Dot { axes = 1 } { x, y } end, "positions from 2")
+    assert.error_matches(function() L.Dot { axes = { 2, 3 } } { x, y } end, "axis 2 of input 1 has 3, axis 3 of input 2 has 4")
+  end)
+
   it("refuse what is no list", function() assert.has_error(function() L.Add()(a) end) end)
 end)
 
