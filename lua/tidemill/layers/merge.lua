@@ -70,10 +70,10 @@ local ALPHABET = "cdefghijklmnopqrstuvwxy"
 
 function M.Dot:call(xs)
   list_of(self, xs, 2)
-  local letters, axes, sides, rest, used = "", {}, {}, "b", 0
+  local axes, sides, rest, used = {}, {}, "b", 0
   for k = 1, 2 do
     axes[k] = axis_of(self, k, xs[k])
-    letters = "b"
+    local letters = "b"
     for i = 2, #xs[k].shape do
       used = i == axes[k] and used or used + 1
       local letter = i == axes[k] and "z" or ALPHABET:sub(used, used)
