@@ -90,7 +90,7 @@ struct tm_coordinator {
   size_t napart;
   tm_remote_hub *hub;
   uint64_t next_id;
-  int64_t running, owned; /* closures that are out; in `own` queues */
+  int64_t running, owned;   /* closures that are out; in `own` queues */
   bool failed, lost, quiet; /* quiet: the failure is nobody's error */
   tm_err failure, lost_why;
   int32_t nworker, max_worker, last_lost;

@@ -84,9 +84,9 @@ TM_CHECKED tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns,
 /* *done: nothing queued, nothing running; then a pending error is raised. */
 TM_CHECKED tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err);
 
-/* Cancel what waits, stop what runs, and wait for that; nothing is raised for it, nor an
- * error that was pending.  What still runs after the timeout is left to stop: functions
- * are handed out again afterwards.  Raises the loss of a ps. */
+/* Cancel what waits, stop what runs, and wait for that; nothing is raised for it, nor
+ * an error that was pending.  What still runs after the timeout is left to stop:
+ * functions are handed out again afterwards.  Raises the loss of a ps. */
 TM_CHECKED tm_status tm_coordinator_cancel(tm_coordinator *c, int64_t timeout_ns,
                                            tm_err *err);
 

@@ -9,6 +9,7 @@
 ---   (1) Metrics are made in the scope of the model, outside of the trace that asks.
 ---   (2) `all` lists loss, losses of outputs, metrics in the order in which they are shown.
 
+local adopt = require "tidemill.fit.adopt"
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
@@ -58,6 +59,7 @@ function M.compile(model, given)
     self.total = tm.metrics.Mean { name = "loss" }
   end
   place.within(model._scope, in_scope)
+  adopt.compiled(model, o)
   self.losses = nest.map(M.loss, o.loss)
   rawset(model, "_compiled", self)
   rawset(model, "_steps", nil)

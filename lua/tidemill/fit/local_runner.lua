@@ -70,9 +70,8 @@ function Runner.wait() return true end
 --- Tensors that the newest step returned, by name.
 function Runner:last() return self.newest end
 
---- Outputs of all steps, in the order of the input.
-function Runner:outputs()
-  local found = self.found
+--- Outputs of batches joined to those of all; nil: there were none.
+function M.join(found)
   if #found == 0 then return nil end
   if #found == 1 then return found[1] end
   local flat = {}
@@ -85,6 +84,9 @@ function Runner:outputs()
   end
   return nest.fill(found[1], joined)
 end
+
+--- Outputs of all steps, in the order of the input.
+function Runner:outputs() return M.join(self.found) end
 
 --- Where the data are, as a string to keep.
 function Runner:state() return self.iterator and self.iterator:state() or "" end

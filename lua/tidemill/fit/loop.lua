@@ -13,9 +13,9 @@
 local History = require "tidemill.callbacks.history"
 local callbacks = require "tidemill.callbacks.list"
 local compile = require "tidemill.fit.compile"
-local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local inputs = require "tidemill.fit.inputs"
+local interrupt = require "tidemill.lib.interrupt"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local runners = require "tidemill.fit.runners"
@@ -73,10 +73,19 @@ end
 
 local function stopped(pass) return pass.kind == "train" and pass.model.stop_training end
 
---- How many more steps may be started now.
+--- Steps that were started and are not done.
+local function out_of(pass, done)
+  local runner = pass.runner
+  return runner.left and runner:left() or pass.started - done
+end
+
+--- How many more steps may be started now.  Where nobody looks at batches many are, once
+--- half of them are done.
 local function room(pass, done)
+  local out = out_of(pass, done)
+  if not pass.wants and out > FAR / 2 then return 0 end
   local n = pass.wants and (pass.runner.ahead or 0) or FAR
-  n = math.max(n, pass.execution) - (pass.started - done)
+  n = math.max(n, pass.execution) - out
   if pass.wants then n = math.min(n, pass.execution) end
   if pass.target then n = math.min(n, pass.target - pass.started) end
   return math.min(n, pass.runner.slice and math.max(pass.runner.slice, pass.execution) or n)
@@ -102,10 +111,10 @@ local function run_pass(pass)
     local n = pass.ended and 0 or room(pass, done)
     if n > 0 then
       start(pass, n)
-    elseif done >= pass.started then
+    elseif out_of(pass, done) == 0 then
       break
     else
-      runner:wait(done + 1, PERIOD)
+      runner:wait(done + (pass.wants and 1 or FAR / 2), PERIOD)
     end
   end
   runner:wait(pass.started)
@@ -135,17 +144,18 @@ end
 
 -- --- calling with an end ---
 
-local function closed(hooked, list, ok, ...)
+local function close(hooked, list)
   hooked:close()
+  local first
   for i = #list, 1, -1 do
     local fine, e = pcall(list[i].close, list[i])
-    if ok and not fine then error(e, 0) end
+    if not fine then first = first or e end
   end
-  if not ok then error((...), 0) end
-  return ...
+  return first
 end
 
 --- fn(open), where open(kind, source) makes a runner; what was opened is closed in the end.
+--- Gives what pcall gives, and whether Ctrl-C came: it is taken note of then.
 local function with_runners(model, hooked, fn)
   local list = {}
   local function open(kind, source)
@@ -153,7 +163,17 @@ local function with_runners(model, hooked, fn)
     list[#list + 1] = r
     return r
   end
-  return closed(hooked, list, pcall(fn, open))
+  local ok, result, interrupted = interrupt.catch(fn, open)
+  local e = close(hooked, list)
+  if ok and e then return false, e, interrupted end
+  return ok, result, interrupted
+end
+
+--- The result, or the error, of a call that is not fit.
+local function result_or_error(ok, result, interrupted)
+  if ok and interrupted then errors.raise("cancelled", "interrupted") end
+  if not ok then error(result, 0) end
+  return result
 end
 
 local has_bar, Progbar = pcall(require, "tidemill.callbacks.progbar")
@@ -198,9 +218,9 @@ function M.evaluate(model, x, given)
   need_end("evaluate", "steps", source, o.steps)
   local params = { verbose = o.verbose, epochs = 1, steps = o.steps or source.cardinality, kind = "test" }
   local self = { model = model, list = callbacks_of(model, o, params) }
-  return with_runners(model, self.list, function(open)
+  return result_or_error(with_runners(model, self.list, function(open)
     return evaluate(self, "evaluate", open("test", source), source, o.steps, "steps")
-  end)
+  end))
 end
 
 -- --- predict ---
@@ -212,7 +232,7 @@ function M.predict(model, x, given)
   need_end("predict", "steps", source, o.steps)
   local params = { verbose = o.verbose, epochs = 1, steps = o.steps or source.cardinality, kind = "predict" }
   local self = { model = model, list = callbacks_of(model, o, params) }
-  return with_runners(model, self.list, function(open)
+  return result_or_error(with_runners(model, self.list, function(open)
     local runner = open("predict", source)
     self.list:call "on_predict_begin"
     runner:start_pass()
@@ -222,7 +242,7 @@ function M.predict(model, x, given)
     self.list:call "on_predict_end"
     if found == nil then errors.raise("invalid_argument", "predict: the data have no batches") end
     return found
-  end)
+  end))
 end
 
 -- --- fit ---
@@ -265,7 +285,8 @@ local function sources(model, x, o)
   if o.validation_data ~= nil then
     local size = o.validation_batch_size
     if size == nil and nest.is_nested(o.validation_data) then size = o.batch_size end
-    held = inputs.source(model, "validation_data", o.validation_data, { batch_size = size }, "test")
+    held = inputs.source(model, "validation_data", o.validation_data, { batch_size = size,
+      steps = o.validation_steps }, "test")
   end
   if held then need_end("fit", "validation_steps", held, o.validation_steps) end
   return train, held
@@ -365,20 +386,10 @@ local function epochs(self, o)
   list:call("on_train_end", logs)
 end
 
---- Was this raised by Ctrl-C?
-local function is_interrupt(e)
-  if errors.is_error(e, "cancelled") then return e.message:find("interrupted", 1, true) ~= nil end
-  return type(e) == "string" and e:find "interrupted!$" ~= nil
-end
-
 local function run(self, o, open)
   self.runner = open("train", self.source)
   if self.held then self.validation = open("test", self.held) end
-  local ok, e = pcall(epochs, self, o)
-  if ok then return end
-  if not is_interrupt(e) then error(e, 0) end
-  if core.interrupt_taken then core.interrupt_taken() end
-  self.interrupted = true
+  epochs(self, o)
 end
 
 --- model:fit(x, { y, epochs, steps_per_epoch, batch_size, callbacks, ... }): the history.
@@ -395,11 +406,14 @@ function M.fit(model, x, given)
   rawset(model, "stop_training", false)
   rawset(model, "history", history)
   rawset(model, "fitting", self)
-  local ok, e = pcall(with_runners, model, self.list, function(open) run(self, o, open) end)
+  local ok, e, interrupted = with_runners(model, self.list, function(open) run(self, o, open) end)
   rawset(model, "fitting", nil)
-  if not ok then error(e, 0) end
+  if not ok and not interrupted then error(e, 0) end
   local result = result_of(history, params)
-  if self.interrupted then result.interrupted = true end
+  if interrupted then
+    interrupt.over()
+    result.interrupted = true
+  end
   return result
 end
 
