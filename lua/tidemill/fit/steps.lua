@@ -51,7 +51,7 @@ end
 --- Follow a loss: the mean over examples.
 local function follow(mean, loss, batch)
   if #loss.shape > 0 then return mean:update_state(loss, batch) end
-  loss = values.cast(loss, "float32")
+  loss, batch = values.cast(loss, "float64"), values.cast(batch, "float64")
   mean.total:assign_add(loss * batch)
   mean.count:assign_add(batch)
 end
@@ -278,10 +278,18 @@ local function results(list)
   return out
 end
 
+--- Variables of metrics: some make theirs when they see the first batch.
+local function variables_of(list)
+  local n = 0
+  for _, m in ipairs(list) do n = n + #m.variables end
+  return n
+end
+
 --- Results of metrics, in one go; results that cannot be traced are asked one by one.
 local function read_all(self, list)
-  if not self.reader or #self.read_list ~= #list then
-    self.read_list = list
+  local variables = variables_of(list)
+  if not self.reader or #self.read_list ~= #list or self.read_variables ~= variables then
+    self.read_list, self.read_variables = list, variables
     self.reader = tm.func(function() return results(list) end, { name = "read_metrics" })
   end
   if self.eager_reader then return results(list) end
@@ -327,13 +335,13 @@ end
 function M.reset_metrics(model)
   local list = model.metrics
   local kept = rawget(model, "_reset")
-  if not kept or not same(kept.list, list) then
+  if not kept or not same(kept.list, list) or kept.variables ~= variables_of(list) then
     local plain, own = {}, {}
     for _, m in ipairs(list) do
       local base = m.reset_states == tm.metrics.Metric.reset_states
       table.insert(base and plain or own, m)
     end
-    kept = { list = list, own = own, fn = tm.func(function()
+    kept = { list = list, own = own, variables = variables_of(list), fn = tm.func(function()
       for _, m in ipairs(plain) do m:reset_states() end
     end, { name = "reset_metrics" }) }
     kept.any = #plain > 0
