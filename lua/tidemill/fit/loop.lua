@@ -285,7 +285,7 @@ local function sources(model, x, o)
   if o.validation_data ~= nil then
     local size = o.validation_batch_size
     if size == nil and nest.is_nested(o.validation_data) then size = o.batch_size end
-    held = inputs.source(model, "validation_data", o.validation_data, { batch_size = size,
+    held = inputs.source(model, "validation_data", o.validation_data, { batch_size = size, pair = true,
       steps = o.validation_steps }, "test")
   end
   if held then need_end("fit", "validation_steps", held, o.validation_steps) end

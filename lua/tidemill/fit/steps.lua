@@ -333,7 +333,8 @@ end
 
 --- Set the metrics of a model back to the start, in one go.
 function M.reset_metrics(model)
-  local list = model.metrics
+  local list, c = model.metrics, rawget(model, "_compiled")
+  for _, m in ipairs(c and c:early() or {}) do list[#list + 1] = m end
   local kept = rawget(model, "_reset")
   if not kept or not same(kept.list, list) or kept.variables ~= variables_of(list) then
     local plain, own = {}, {}
