@@ -64,7 +64,8 @@ end
 
 local cases = {
   sgd = { "with SGD", classifier, x, fit { y = y, epochs = 4 },
-    { optimizer = S { learning_rate = 0.1 }, loss = BCE, metrics = { "accuracy", "mse", tm.metrics.AUC { name = "auc" } } } },
+    { optimizer = S { learning_rate = 0.1 }, loss = BCE,
+      metrics = { "accuracy", "mse", tm.metrics.AUC { name = "auc" } } } },
   adam = { "with Adam and validation data", classifier, x,
     fit { y = y, epochs = 4, validation_data = { x_val, y_val } },
     { optimizer = A { learning_rate = 0.01 }, loss = BCE, metrics = { "acc", "crossentropy" } } },
