@@ -11,6 +11,7 @@ local batches = require "tidemill.fit.batches"
 local class = require "tidemill.lib.class"
 local compile = require "tidemill.fit.compile"
 local errors = require "tidemill.errors"
+local logs = require "tidemill.fit.logs"
 local loop = require "tidemill.fit.loop"
 local nest = require "tidemill.lib.nest"
 local steps = require "tidemill.fit.steps"
@@ -178,7 +179,7 @@ function Model:test_on_batch(x, y, given) return batches.run(self, "test", x, y,
 function Model:predict_on_batch(x) return batches.predict(self, x) end
 
 --- Set losses and metrics back to the start, as each epoch does.
-function Model:reset_metrics() steps.reset_metrics(self) end
+function Model:reset_metrics() logs.reset(self) end
 
 --- Loss and metrics of compile, then those of layers and fields.
 function Model.get:metrics()

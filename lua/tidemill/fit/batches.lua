@@ -3,6 +3,7 @@
 local compile = require "tidemill.fit.compile"
 local errors = require "tidemill.errors"
 local inputs = require "tidemill.fit.inputs"
+local logs = require "tidemill.fit.logs"
 local options = require "tidemill.lib.options"
 local steps = require "tidemill.fit.steps"
 
@@ -26,7 +27,7 @@ function M.run(model, kind, x, y, given)
   compile.need(model, where)
   if x == nil then errors.raise("invalid_argument", "%s: the data are missing: %s(x, y, { ... })", where, where) end
   local s = steps.of(model, kind)
-  if o.reset_metrics then steps.reset_metrics(model) end
+  if o.reset_metrics then logs.reset(model) end
   return s:read(run(s, inputs.batch(model, where, x, y, o)))
 end
 

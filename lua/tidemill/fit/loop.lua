@@ -1,14 +1,9 @@
 --- fit, evaluate, predict: epochs, validation, hooks, history.
 ---
---- Steps run in a runner (docs/fit.md): it may start them long before they are done, so
---- the loop starts ahead, looks what is finished and calls the hooks in order of count.
----
 --- Invariants
----   (1) Batch hooks are called for each execution once, in order, whatever is started
----       ahead; epochs and batches count from 1.
----   (2) Metrics are read for whoever looks, at epoch ends, and for progress at most once
----       in PERIOD.
----   (3) A runner that was opened is closed, however the call ends.
+---   (1) Epochs count from 1; metrics are set back at the start of each, and of each
+---       evaluation.
+---   (2) A runner that was opened is closed, however the call ends.
 
 local History = require "tidemill.callbacks.history"
 local callbacks = require "tidemill.callbacks.list"
@@ -16,131 +11,14 @@ local compile = require "tidemill.fit.compile"
 local errors = require "tidemill.errors"
 local inputs = require "tidemill.fit.inputs"
 local interrupt = require "tidemill.lib.interrupt"
+local logbook = require "tidemill.fit.logs"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local passes = require "tidemill.fit.pass"
 local runners = require "tidemill.fit.runners"
 local steps = require "tidemill.fit.steps"
-local tm = require "tidemill.lib.lazy"
 
 local M = {}
-
-local PERIOD = 0.1 -- seconds between two reads for progress
-local FAR = 1024 -- steps started ahead where nobody looks at batches
-
--- --- logs ---
-
---- Logs that are fetched when somebody looks into them.
-local function lazy_logs(fetch)
-  local function load(t)
-    setmetatable(t, nil)
-    for k, v in pairs(fetch()) do t[k] = v end
-    return t
-  end
-  return setmetatable({}, {
-    __index = function(t, k) return load(t)[k] end,
-    __pairs = function(t) return pairs(load(t)) end,
-  })
-end
-
---- Names and numbers of the newest logs.
-local function read_logs(pass) return pass.steps:read(pass.runner:last()) end
-
--- --- one pass over the data ---
-
-local hooks = {
-  train = { "on_train_batch_begin", "on_train_batch_end" },
-  test = { "on_test_batch_begin", "on_test_batch_end" },
-  predict = { "on_predict_batch_begin", "on_predict_batch_end" },
-}
-
---- Call the hooks of executions that are finished; `all`: of a last one that is short too.
-local function tell(pass, done, all)
-  local size = pass.execution
-  while pass.told + size <= done or (all and pass.told < done) do
-    pass.told = math.min(pass.told + size, done)
-    pass.list:call(hooks[pass.kind][2], pass.told, lazy_logs(function() return read_logs(pass) end))
-  end
-end
-
-local function progress(pass, done)
-  if not pass.shows or done == pass.shown then return end
-  local now = tm.time()
-  if now < pass.next_look then return end
-  pass.shown = done
-  pass.list:call("on_progress", pass.kind, done, lazy_logs(function() return read_logs(pass) end))
-  pass.next_look = tm.time() + PERIOD
-end
-
-local function stopped(pass) return pass.kind == "train" and pass.model.stop_training end
-
---- Steps that were started and are not done.
-local function out_of(pass, done)
-  local runner = pass.runner
-  return runner.left and runner:left() or pass.started - done
-end
-
---- How many more steps may be started now.  Where nobody looks at batches many are, once
---- half of them are done.
-local function room(pass, done)
-  local out = out_of(pass, done)
-  if not pass.wants and out > FAR / 2 then return 0 end
-  local n = pass.wants and (pass.runner.ahead or 0) or FAR
-  n = math.max(n, pass.execution) - out
-  if pass.wants then n = math.min(n, pass.execution) end
-  if pass.target then n = math.min(n, pass.target - pass.started) end
-  return math.min(n, pass.runner.slice and math.max(pass.runner.slice, pass.execution) or n)
-end
-
-local function start(pass, n)
-  if pass.wants and pass.started % pass.execution == 0 then
-    pass.list:call(hooks[pass.kind][1], pass.started + 1, {})
-  end
-  local got = pass.runner:run(n)
-  pass.started = pass.started + got
-  pass.ended = got < n
-end
-
---- Run a pass; gives how many steps had data.
-local function run_pass(pass)
-  local runner = pass.runner
-  while true do
-    local done = runner:finished()
-    if pass.wants then tell(pass, done) end
-    progress(pass, done)
-    if stopped(pass) then break end
-    local n = pass.ended and 0 or room(pass, done)
-    if n > 0 then
-      start(pass, n)
-    elseif out_of(pass, done) == 0 then
-      break
-    else
-      runner:wait(done + (pass.wants and 1 or FAR / 2), PERIOD)
-    end
-  end
-  runner:wait(pass.started)
-  local done = runner:finished()
-  if pass.wants then tell(pass, done, true) end
-  return done
-end
-
---- A pass of a kind; target: steps it has, nil where only the data know.
-local function new_pass(self, kind, runner, source, wanted, begun)
-  local c = rawget(self.model, "_compiled")
-  local target = wanted
-  if not target and type(source.cardinality) == "number" then target = source.cardinality end
-  return {
-    model = self.model, list = self.list, kind = kind, runner = runner, steps = steps.of(self.model, kind),
-    target = target, execution = c and c.given.steps_per_execution or 1, wants = self.list:wants_batches(kind),
-    shows = self.list:has "on_progress", started = begun or 0, told = begun or 0, next_look = 0,
-  }
-end
-
-local function raise_ended(where, name, wanted, done, step)
-  local e = errors.new("out_of_range", "%s: the data ended after %d steps, %s is %d; let the dataset repeat "
-    .. "(ds:rep()), or leave %s out", where, done, name, wanted, name)
-  e.step = step
-  error(e, 0)
-end
 
 -- --- calling with an end ---
 
@@ -196,14 +74,14 @@ end
 
 --- One evaluation with the hooks of self.list.
 local function evaluate(self, where, runner, source, wanted, name)
-  steps.reset_metrics(self.model)
+  logbook.reset(self.model)
   self.list:call "on_test_begin"
   runner:start_pass()
-  local pass = new_pass(self, "test", runner, source, wanted)
-  local done = run_pass(pass)
-  if wanted and done < wanted then raise_ended(where, name, wanted, done, done) end
+  local pass = passes.new(self, "test", runner, source, wanted)
+  local done = passes.run(pass)
+  if wanted and done < wanted then passes.raise_ended(where, name, wanted, done, done) end
   if done == 0 then errors.raise("invalid_argument", "%s: the data have no batches", where) end
-  local logs = read_logs(pass)
+  local logs = passes.read(pass)
   self.list:call("on_test_end", logs)
   return logs
 end
@@ -236,8 +114,8 @@ function M.predict(model, x, given)
     local runner = open("predict", source)
     self.list:call "on_predict_begin"
     runner:start_pass()
-    local done = run_pass(new_pass(self, "predict", runner, source, o.steps))
-    if o.steps and done < o.steps then raise_ended("predict", "steps", o.steps, done, done) end
+    local done = passes.run(passes.new(self, "predict", runner, source, o.steps))
+    if o.steps and done < o.steps then passes.raise_ended("predict", "steps", o.steps, done, done) end
     local found = runner:outputs()
     self.list:call "on_predict_end"
     if found == nil then errors.raise("invalid_argument", "predict: the data have no batches") end
@@ -320,47 +198,47 @@ end
 local Fitting = {}
 Fitting.__index = Fitting
 
-local STATE, PARTS = "tidemill fit 1 epoch=%d step=%d data=%s", "^tidemill fit 1 epoch=(%d+) step=(%d+) data=(.*)$"
+local STATE = "tidemill fit 1 epoch=%d step=%d pass=%d data=%s"
+local PARTS = "^tidemill fit 1 epoch=(%d+) step=(%d+) pass=(%d+) data=(.*)$"
 
---- Where training is, as a string to keep: the epoch, its steps that are done, the place in
---- the data.  Waits for the steps that were started.
+--- Where training is, as a string to keep: the epoch, its steps that are done, the pass and
+--- the place in the data.  Waits for the steps that were started.
 function Fitting:state()
-  local pass = self.pass
+  local pass, step = self.pass, 0
   if pass then
     self.runner:wait(pass.started)
-    return STATE:format(self.epoch, self.runner:finished(), self.runner:state())
+    step = self.runner:finished()
   end
-  return STATE:format(self.epoch, 0, self.runner:state())
+  local passes_made = rawget(self.source.dataset, "_epochs") or 0
+  return STATE:format(self.epoch, step, passes_made, self.runner:state())
 end
 
 --- Go on from a state; called in on_train_begin.
 function Fitting:resume(state)
-  local epoch, step, data
-  if type(state) == "string" then epoch, step, data = state:match(PARTS) end
+  local epoch, step, pass, data
+  if type(state) == "string" then epoch, step, pass, data = state:match(PARTS) end
   if not epoch then errors.raise("invalid_argument", "this is no state of a fit") end
-  self.epoch, self.begun, self.data = tonumber(epoch), tonumber(step), data
+  self.epoch, self.begun = tonumber(epoch), tonumber(step)
+  if self.begun > 0 or self.source.continues then self.data = data end
+  rawset(self.source.dataset, "_epochs", math.max(0, tonumber(pass) - (self.data and 1 or 0)))
 end
 
 --- Steps of one epoch.
 local function train(self, o)
   local runner, wanted = self.runner, o.steps_per_epoch
-  if self.data and (self.begun > 0 or self.source.continues) then
-    runner:start_pass()
-    runner:restore(self.data, self.begun)
-  else
-    runner:start_pass()
-  end
-  self.pass = new_pass(self, "train", runner, self.source, wanted, self.begun)
+  runner:start_pass()
+  if self.data then runner:restore(self.data, self.begun) end
+  self.pass = passes.new(self, "train", runner, self.source, wanted, self.begun)
   self.begun, self.data = 0, nil
-  local done = run_pass(self.pass)
+  local done = passes.run(self.pass)
   self.total = self.total + done
   if wanted and done < wanted and not self.model.stop_training then
-    raise_ended(("fit, epoch %d"):format(self.epoch), "steps_per_epoch", wanted, done, self.total)
+    passes.raise_ended(("fit, epoch %d"):format(self.epoch), "steps_per_epoch", wanted, done, self.total)
   end
   if done == 0 and not self.model.stop_training then
     errors.raise("invalid_argument", "fit: the data have no batches")
   end
-  local logs = read_logs(self.pass)
+  local logs = passes.read(self.pass)
   self.pass = nil
   return logs
 end
@@ -375,7 +253,7 @@ local function epochs(self, o)
   list:call "on_train_begin"
   local logs = {}
   while self.epoch <= o.epochs and not model.stop_training do
-    steps.reset_metrics(model)
+    if self.begun == 0 then logbook.reset(model) end
     list:call("on_epoch_begin", self.epoch, {})
     logs = train(self, o)
     if self.held and validates(o.validation_freq, self.epoch) then validate(self, o, logs) end
