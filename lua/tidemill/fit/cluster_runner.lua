@@ -67,14 +67,18 @@ function M.new(steps, source, eager, strategy)
     steps = steps, source = source, coordinator = coordinator, once = once,
     fn = steps.kind == "predict" and numbered(steps) or steps.fn,
     per_worker = coordinator:create_per_worker_dataset(once and dealt_dataset(steps, source) or source.dataset,
-      {}),
+      { visitation = once and "exactly_once" or nil }),
     out = {}, done = 0, found = {},
   }, Runner)
 end
 
 --- Begin a pass: data that do not go on begin anew.
 function Runner:start_pass()
-  if not self.iterator or not self.source.continues then self.iterator = self.per_worker:iterator() end
+  if not self.iterator or not (self.once or self.source.continues) then
+    self.iterator = self.per_worker:iterator()
+  elseif self.once then
+    self.iterator:_start_pass()
+  end
   self.args = { self.iterator }
   self.done, self.ended, self.newest = 0, false, nil
 end
@@ -117,7 +121,7 @@ local function look(self)
     if value:done() then
       local ok, list = pcall(value._handle.wait, value._handle, 0)
       if not ok then fail(self, list) end
-      if value._ended and value:_ended() then self.ended = true else take(self, value, list) end
+      if list == "end_of_data" then self.ended = true else take(self, value, list) end
     else
       kept = kept + 1
       out[kept] = value

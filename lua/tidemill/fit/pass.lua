@@ -40,12 +40,12 @@ local function tell(pass, done, all)
   end
 end
 
-local function progress(pass, done)
-  if not pass.shows or done == pass.shown then return end
-  local now = tm.time()
-  if now < pass.next_look then return end
+--- `final`: the pass is over.
+local function progress(pass, done, final)
+  if not pass.shows or (done == pass.shown and not final) then return end
+  if not final and tm.time() < pass.next_look then return end
   pass.shown = done
-  pass.list:call("on_progress", pass.kind, done, lazy_logs(pass))
+  pass.list:call("on_progress", pass.kind, done, lazy_logs(pass), final)
   pass.next_look = tm.time() + PERIOD
 end
 
@@ -98,6 +98,7 @@ function M.run(pass)
   runner:wait(pass.started)
   local done = runner:finished()
   if pass.wants then tell(pass, done, true) end
+  progress(pass, done, true)
   return done
 end
 
@@ -109,7 +110,7 @@ function M.new(self, kind, runner, source, wanted, begun)
   return {
     model = self.model, list = self.list, kind = kind, runner = runner, steps = steps.of(self.model, kind),
     target = target, execution = c and c.given.steps_per_execution or 1, wants = self.list:wants_batches(kind),
-    shows = self.list:has "on_progress", started = begun or 0, told = begun or 0, next_look = 0,
+    shows = self.list:has "on_progress", started = begun or 0, told = begun or 0, shown = begun or 0, next_look = 0,
   }
 end
 
