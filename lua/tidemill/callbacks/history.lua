@@ -20,6 +20,6 @@ end
 
 function History:get_state() return { history = self.history, epoch = self.epoch } end
 
-function History:set_state(state) self.history, self.epoch = state.history, state.epoch end
+function History:set_state(state) self.history, self.epoch = state.history or {}, state.epoch or {} end
 
 return History

@@ -6,7 +6,8 @@
 ---     callbacks:close()                       -- in any case, also after an error
 ---
 --- Invariants
----   (1) Callbacks are called in the order of the list, each with itself first.
+---   (1) Callbacks are called in the order of the list, each with itself first; those that
+---       save what all others have made of a hook (`_last`) come after them.
 ---   (2) `logs` is passed on as it came: nobody looks into it here, so a table that
 ---       fetches when it is looked into stays unfetched.
 ---   (3) An error of a callback goes out of `call` as it was raised.
@@ -114,12 +115,19 @@ local function method(cb, hook)
   return fn
 end
 
---- Call a hook of all: call("on_epoch_end", epoch, logs).
-function List:call(hook, ...)
+local function is_last(cb) return class.is(cb, Callback) and cb._last == true end
+
+local function call(self, last, hook, ...)
   for _, cb in ipairs(self.callbacks) do
     local fn = method(cb, hook)
-    if fn then fn(cb, ...) end
+    if fn and is_last(cb) == last then fn(cb, ...) end
   end
+end
+
+--- Call a hook of all: call("on_epoch_end", epoch, logs).
+function List:call(hook, ...)
+  call(self, false, hook, ...)
+  call(self, true, hook, ...)
 end
 
 --- Has some callback a hook?
@@ -134,6 +142,48 @@ end
 ---@param kind "train" | "test" | "predict"
 function List:wants_batches(kind)
   return self:has(("on_%s_batch_begin"):format(kind)) or self:has(("on_%s_batch_end"):format(kind))
+end
+
+--- The batch of this epoch after which some callback wants to find nothing started that
+--- is later; nil: none does.
+function List:barrier()
+  local least
+  for _, cb in ipairs(self.callbacks) do
+    local at = class.is(cb, Callback) and cb._barrier and cb:_barrier()
+    if at and (not least or at < least) then least = at end
+  end
+  return least
+end
+
+--- Between two looks at batches: callbacks do what cannot wait for a hook.
+function List:heed()
+  for _, cb in ipairs(self.callbacks) do
+    if rawget(cb, "_urgent") and is_last(cb) then cb:_heed() end
+  end
+end
+
+--- What a callback is called among the states: its place and class.
+local function state_name(i, cb)
+  return ("%d %s"):format(i, class.is(cb, Callback) and cb.class_name or "table")
+end
+
+--- What callbacks give as get_state(), by their names.
+function List:states()
+  local out = {}
+  for i, cb in ipairs(self.callbacks) do
+    local get = cb.get_state
+    local state = get and get(cb)
+    if state ~= nil then out[state_name(i, cb)] = state end
+  end
+  return out
+end
+
+--- Give states back to set_state(state) of the callbacks that have them.
+function List:set_states(states)
+  for i, cb in ipairs(self.callbacks) do
+    local set, state = cb.set_state, states[state_name(i, cb)]
+    if set and state ~= nil then set(cb, state) end
+  end
 end
 
 --- The fit is over, well or not: callbacks let go of files and the like.

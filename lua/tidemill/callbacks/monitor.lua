@@ -1,0 +1,59 @@
+--- What callbacks that watch one number of the logs share: which way is better, and how
+--- they read it.
+
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local options = require "tidemill.lib.options"
+
+local M = {}
+
+--- Metrics that are better when they are larger, by a part of their names.
+local larger = { "acc", "auc", "fmeasure", "f1", "precision", "recall", "r2", "top_k" }
+
+local modes = { auto = true, min = true, max = true }
+
+--- Check the options `monitor` and `mode`; gives "min" or "max".
+---@param where string  for messages
+function M.direction(where, name, mode)
+  if type(name) ~= "string" then
+    errors.raise("invalid_argument", '%s: monitor is the name of a loss or metric, as "val_loss", got %s', where,
+      type(name))
+  end
+  if not modes[mode] then options.unknown(where, "mode", mode, { "auto", "max", "min" }) end
+  if mode ~= "auto" then return mode end
+  for _, part in ipairs(larger) do
+    if name:lower():find(part, 1, true) then return "max" end
+  end
+  return "min"
+end
+
+--- What any first value is better than.
+function M.worst(direction) return direction == "min" and math.huge or -math.huge end
+
+--- Is `x` better than `best` by more than `delta`?
+function M.better(direction, x, best, delta)
+  if direction == "min" then return x < best - delta end
+  return x > best + delta
+end
+
+--- The number that `cb.monitor` names, nil when the logs lack it: that is told once a fit.
+function M.value(cb, logs)
+  local x = logs and logs[cb.monitor]
+  if x == nil and not cb._told then
+    local names = {}
+    for name in pairs(logs or {}) do names[#names + 1] = tostring(name) end
+    table.sort(names)
+    core.log("warn", ('%s: there is no "%s" to monitor; there are: %s'):format(cb.class_name, cb.monitor,
+      table.concat(names, ", ")))
+    cb._told = true
+  end
+  return x
+end
+
+--- Print a line of a verbose callback; the progress bar's own line stays whole.
+function M.say(format, ...)
+  io.stdout:write("\n", format:format(...), "\n")
+  io.stdout:flush()
+end
+
+return M
