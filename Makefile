@@ -296,11 +296,12 @@ chaos: all $(B)/proxy
 test-chaos:
 	+@$(SUB) FAULTS=25 chaos
 
-#: make interop       compare with the Python packages safetensors and tensorboard (PYTHON=)
+#: make interop       compare with Python's safetensors, tensorboard, tf-keras (PYTHON=)
 .PHONY: interop
 interop: all $(B)/spec/test_ckpt_interop
 	@B='$(B)' spec/interop/safetensors.sh
 	@B='$(B)' spec/interop/tensorboard.sh
+	@B='$(B)' spec/interop/curves.sh
 
 .PHONY: format bench
 format:

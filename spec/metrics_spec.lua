@@ -13,7 +13,8 @@ end
 local function args_of(c, batch)
   local list = {}
   for i, x in ipairs(batch.args) do
-    local ids = c.metric == "Accuracy" or ((c.metric:match "^Sparse" or c.metric == "TopK") and i == 1)
+    local ids = c.metric == "Accuracy" or i == 1 and (c.metric:match "^Sparse" or c.metric == "TopK"
+      or c.metric == "ConfusionMatrix")
     list[i] = tm.tensor(x, ids and "int64" or "float32")
   end
   list[#list + 1] = batch.weights and tm.tensor(batch.weights) or nil
@@ -30,6 +31,107 @@ describe("metrics", function()
       end
     end)
   end
+
+  it("is finite and zero before there is anything to count", function()
+    local made = {}
+    for name, class in pairs(tm.metrics) do
+      local plain = type(class) ~= "table" or name == "Metric" or name == "MeanOf"
+      if not plain then made[name] = class(name == "ConfusionMatrix" and { num_classes = 2 } or nil) end
+    end
+    assert.is_table(made.R2Score)
+    for name, m in pairs(made) do
+      local list = m:result()
+      list = list.rank == 0 and { list:item() } or tm.reshape(list, { -1 }):totable()
+      for _, x in ipairs(list) do assert.equal(0, x, name) end
+    end
+  end)
+
+  it("is finite where all weights are zero, or all targets alike", function()
+    local y, p, w = tm.tensor { { 1, 0 }, { 1, 0 } }, tm.tensor { { 0.5, 0.25 }, { 1, 0 } }, tm.zeros { 2 }
+    for _, name in ipairs { "MeanSquaredError", "AUC", "Precision", "Recall", "F1Score", "R2Score",
+      "CosineSimilarity" } do
+      local m = tm.metrics[name](name == "F1Score" and { average = "macro" } or nil)
+      m:update_state(y, p, w)
+      assert.equal(0, m:result():item(), name)
+      m:update_state(y, p)
+      local x = m:result():item()
+      assert.is_true(x == x and math.abs(x) < 10, name)
+    end
+    local met = tm.metrics.R2Score()
+    met:update_state(y, y)
+    assert.equal(1, met:result():item())
+  end)
+
+  it("counts exactly beyond what a float32 holds", function()
+    local many = 2 ^ 24
+    local sum, precision = tm.metrics.Sum(), tm.metrics.Precision()
+    local confusion = tm.metrics.ConfusionMatrix { num_classes = 2 }
+    for _, m in ipairs { sum, precision, confusion } do
+      for _, w in ipairs { many, 1, 1, 1 } do
+        if m == sum then m:update_state(w) else m:update_state(tm.tensor { 1 }, tm.tensor { 1 }, tm.tensor { w }) end
+      end
+    end
+    assert.equal(many + 3, sum:result():item())
+    assert.equal(many + 3, precision.true_positives:read():select(1, 1):item())
+    assert.equal(many + 3, confusion:result():select(1, 2):select(1, 2):item())
+  end)
+
+  it("all can be updated and read in a traced function", function()
+    local y, p = tm.tensor { { 1, 0 }, { 0, 1 } }, tm.tensor { { 0.75, 0.25 }, { 0.5, 0.5 } }
+    for name, class in pairs(tm.metrics) do
+      if type(class) == "table" and name ~= "Metric" and name ~= "MeanOf" then
+        local o = name == "ConfusionMatrix" and { num_classes = 2 } or nil
+        local a, b = class(o), class(o)
+        local of, from = y, p
+        if name:match "^Sparse" or name == "ConfusionMatrix" then of = tm.tensor({ 0, 1 }, "int64") end
+        local alone = name == "Mean" or name == "Sum"
+        if alone then from = nil end
+        a:update_state(of, from)
+        local step = tm.func(function(t, q) b:update_state(t, q) end)
+        step(of, from)
+        close.check(value(tm.func(function() return b:result() end)()), value(a:result()), 1e-6, 0)
+      end
+    end
+  end)
+
+  it("a function, a loss and a short name are metrics", function()
+    local far = tm.metrics.MeanOf(function(t, p) return tm.abs(t - p) end, { name = "far" })
+    far:update_state(tm.tensor { 1, 2 }, tm.tensor { 2, 4 }, tm.tensor { 1, 3 })
+    assert.equal(1.75, far:result():item())
+    assert.equal("far", far.name)
+    for name, class in pairs { mse = "MeanSquaredError", acc = "Accuracy", auc = "AUC", f1_score = "F1Score",
+      sparse_top_k_categorical_accuracy = "SparseTopKCategoricalAccuracy", log_loss = "LogLoss" } do
+      local m = tm.metrics.get(name)
+      assert.equal(class, m.class_name)
+      assert.equal(name, m.name)
+    end
+    local loss = tm.metrics.get(tm.losses.MeanSquaredError())
+    loss:update_state(tm.tensor { { 1 }, { 3 } }, tm.tensor { { 1 }, { 1 } })
+    assert.equal(2, loss:result():item())
+    assert.equal("mean_squared_error", loss.name)
+    assert.equal(far, tm.metrics.get(far))
+    local ok, e = pcall(tm.metrics.get, "acuracy")
+    assert.is_false(ok)
+    assert.truthy(e.message:find('"accuracy"', 1, true), e.message)
+  end)
+
+  it("a copy has its name and options, and state of its own", function()
+    local a = tm.metrics.TopK { k = 1, name = "best" }
+    a:update_state(tm.tensor({ 0 }, "int64"), tm.tensor { { 1, 2 } })
+    local b = a:copy()
+    assert.equal("best", b.name)
+    assert.equal(1, b.k)
+    b:update_state(tm.tensor({ 1 }, "int64"), tm.tensor { { 1, 2 } })
+    assert.equal(1, b:result():item())
+    assert.equal(0, a:result():item())
+  end)
+
+  it("names the class id that is too large", function()
+    local m = tm.metrics.ConfusionMatrix { num_classes = 2 }
+    local ok, e = pcall(m.update_state, m, tm.tensor({ 2 }, "int64"), tm.tensor({ 0 }, "int64"))
+    assert.is_false(ok)
+    assert.truthy(e.message:find("0 .. 1; set num_classes", 1, true), e.message)
+  end)
 
   it("reset_states goes back to the start", function()
     local m = tm.metrics.Mean()

@@ -128,9 +128,24 @@ tm_status tm_var_info_unpack(const void *p, size_t n, tm_var_info **out, tm_err 
 
 /* --- closures --- */
 
+/* Four numbers for each argument that elements were dealt to. */
+static void closure_pack_deals(tm_packer *w, const tm_closure *c) {
+  uint32_t n = 0;
+  for (int32_t i = 0; c->deal && i < c->narg; i++) n += c->deal[i].count > 0;
+  tm_pack_array(w, 4 * n);
+  for (int32_t i = 0; n && i < c->narg; i++) {
+    const tm_deal *d = &c->deal[i];
+    if (d->count == 0) continue;
+    tm_pack_int(w, i);
+    tm_pack_uint(w, d->pass);
+    tm_pack_int(w, d->first);
+    tm_pack_int(w, d->count);
+  }
+}
+
 void tm_closure_pack(tm_letter *l, const tm_closure *c) {
   tm_packer *w = &l->w;
-  tm_pack_array(w, 6);
+  tm_pack_array(w, 7);
   tm_pack_uint(w, c->id);
   tm_pack_uint(w, c->lowest);
   tm_pack_uint(w, c->graph->hash[0]);
@@ -143,19 +158,42 @@ void tm_closure_pack(tm_letter *l, const tm_closure *c) {
     else
       tm_pack_uint(w, c->arg[i].iterator);
   }
+  closure_pack_deals(w, c);
+}
+
+static void closure_take_deals(tm_unpacker *r, tm_closure *c) {
+  uint32_t n = tm_unpack_array(r, 0, 4 * (uint32_t)c->narg);
+  if (r->status == TM_OK && n % 4) tm_unpack_fail(r, "has half a deal");
+  if (n == 0 || r->status) return;
+  tm_deal *deal = tm_calloc((size_t)c->narg, sizeof *deal);
+  c->deal = deal;
+  if (!deal) r->status = TM_ENOMEM;
+  for (; n && r->status == TM_OK; n -= 4) {
+    int64_t i = tm_unpack_range(r, 0, c->narg - 1);
+    uint64_t pass = tm_unpack_uint(r);
+    int64_t first = tm_unpack_range(r, 0, INT64_MAX - INT32_MAX);
+    int64_t count = tm_unpack_range(r, 1, INT32_MAX);
+    if (r->status == TM_OK && c->arg[i].t) tm_unpack_fail(r, "deals to a tensor");
+    if (r->status) return;
+    deal[i] = (tm_deal){first, (int32_t)count, pass};
+  }
 }
 
 void tm_closure_take(tm_letter_in *in, tm_closure *c, uint64_t hash[2]) {
   tm_unpacker *r = &in->r;
   memset(c, 0, sizeof *c);
-  tm_unpack_array(r, 6, 6);
+  tm_unpack_array(r, 7, 7);
   c->id = tm_unpack_uint(r);
   c->lowest = tm_unpack_uint(r);
   hash[0] = tm_unpack_uint(r);
   hash[1] = tm_unpack_uint(r);
   c->want = tm_unpack_bool(r);
   int32_t n = (int32_t)tm_unpack_array(r, 0, CONTROL_MAX_ARGS);
-  if (n == 0 || r->status) return;
+  if (r->status) return;
+  if (n == 0) {
+    tm_unpack_array(r, 0, 0);
+    return;
+  }
   c->arg = tm_calloc((size_t)n, sizeof *c->arg);
   if (!c->arg) {
     r->status = TM_ENOMEM;
@@ -168,12 +206,15 @@ void tm_closure_take(tm_letter_in *in, tm_closure *c, uint64_t hash[2]) {
     else
       c->arg[i].t = tm_letter_take(in);
   }
+  closure_take_deals(r, c);
 }
 
 void tm_closure_release(tm_closure *c) {
   for (int32_t i = 0; i < c->narg; i++) tm_tensor_unref(c->arg[i].t);
   tm_free(c->arg, (size_t)c->narg * sizeof *c->arg);
+  if (c->deal) tm_free((void *)c->deal, (size_t)c->narg * sizeof *c->deal);
   c->arg = NULL;
+  c->deal = NULL;
   c->narg = 0;
 }
 

@@ -80,7 +80,12 @@ static tm_status want_take(coord_item *it, const coord_want *w, tm_err *err) {
   return s;
 }
 
-typedef enum settled { SETTLED_READY, SETTLED_APART, SETTLED_FAILED } settled;
+typedef enum settled {
+  SETTLED_READY,
+  SETTLED_APART,
+  SETTLED_ENDED, /* there was no data left for what it waits for */
+  SETTLED_FAILED
+} settled;
 
 /* Take what is there, wait for the first that is not. */
 static settled args_settle(tm_coordinator *c, coord_item *it, tm_err *err) {
@@ -97,6 +102,7 @@ static settled args_settle(tm_coordinator *c, coord_item *it, tm_err *err) {
       tm_nomem(err, "a closure that waits");
       return SETTLED_FAILED;
     }
+    if (tm_remote_value_ended(w->value)) return SETTLED_ENDED;
     if (want_take(it, w, err)) return SETTLED_FAILED;
   }
   coord_wants_free(it);
@@ -124,11 +130,13 @@ static void args_step(tm_coordinator *c, coord_item *it, coord_item **todo) {
       return;
     case SETTLED_APART:
       return;
-    default:
+    case SETTLED_ENDED:
+      if (it->value) tm_remote_value_end(it->value);
       break;
+    default:
+      if (it->value) tm_remote_value_fail(it->value, &err);
+      coord_note_failure(c, &err);
   }
-  if (it->value) tm_remote_value_fail(it->value, &err);
-  coord_note_failure(c, &err);
   args_woken(c, it->id, todo);
   coord_item_free(it);
 }

@@ -28,6 +28,7 @@ static const double COORD_AHEAD_S = 0.002; /* work that a worker may hold */
 void coord_item_free(coord_item *it) {
   coord_wants_free(it);
   for (int32_t i = 0; i < it->narg; i++) tm_tensor_unref(it->arg[i].t);
+  tm_free(it->deal, it->deal ? (size_t)it->narg * sizeof *it->deal : 0);
   tm_free(it->arg, (size_t)it->narg * sizeof *it->arg);
   tm_graph_unref(it->graph);
   tm_remote_value_unref(it->value);
@@ -54,6 +55,7 @@ void coord_cancel_item(tm_coordinator *c, coord_item *it) {
   }
   err.step = (int64_t)it->id;
   if (it->value) tm_remote_value_fail(it->value, &err);
+  coord_deal_back(c, it);
   coord_item_free(it);
 }
 
@@ -129,14 +131,33 @@ uint64_t coord_lowest(const tm_coordinator *c) {
   return low;
 }
 
+/* No data are left for it. */
+static void coord_end_item(tm_coordinator *c, coord_item *it) {
+  uint64_t id = it->id;
+  if (it->value) tm_remote_value_end(it->value);
+  coord_item_free(it);
+  coord_args_done(c, id);
+  pthread_cond_broadcast(&c->changed);
+}
+
 /* Hand `it` to w.  On failure the closure goes back to the front. */
 static bool coord_hand_out(tm_coordinator *c, coord_worker *w, coord_item *it,
                            uint64_t lowest) {
-  tm_closure cl = {it->id,   lowest,  it->graph,
-                   it->narg, it->arg, it->value && tm_remote_value_wanted(it->value)};
   tm_err err;
   tm_err_clear(&err);
-  tm_status s = w->link->submit(w->link, &cl, 1, &err);
+  tm_status s = coord_deal_out(c, it);
+  if (s == TM_ERANGE) {
+    coord_end_item(c, it);
+    return true;
+  }
+  tm_closure cl = {it->id,
+                   lowest,
+                   it->graph,
+                   it->narg,
+                   it->arg,
+                   it->deal,
+                   it->value && tm_remote_value_wanted(it->value)};
+  if (s == TM_OK) s = w->link->submit(w->link, &cl, 1, &err);
   if (s == TM_OK && (s = coord_queue_push(&w->out, it)) == TM_OK) {
     c->running++;
     if (it->id > c->out_upto) c->out_upto = it->id;
@@ -236,6 +257,10 @@ static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion
       coord_requeue(c, it);
     return;
   }
+  if (it->deal && coord_deal_settle(c, it, d)) {
+    coord_end_item(c, it);
+    return;
+  }
   if (d->status == TM_OK) {
     if (it->value) tm_remote_value_set(it->value, d->out, d->nout);
     coord_args_done(c, it->id);
@@ -315,6 +340,7 @@ static bool coord_is_poison(const coord_worker *w, tm_err *err) {
   tm_err_clear(err);
   memcpy(err->task, w->task, sizeof err->task);
   err->step = (int64_t)it->id;
+  coord_deal_spend(w->owner, it);
   tm_fail(err, TM_EABORTED, "closure %" PRIu64 " (%s) lost its worker %d times: %s",
           it->id, it->graph->name, COORD_TRIES, w->why.msg);
   return true;

@@ -6,6 +6,7 @@
  *   coord_args.c       closures whose arguments are not there yet
  *   coord_workers.c    the life of a worker: lost, away, back, removed
  *   coord_resources.c  what lives on every worker
+ *   coord_deal.c       which elements of a dataset each closure gets
  *   coord_barrier.c    moments without UPDATEs
  *
  * Threads: everything here is guarded by the coordinator's mu, which the functions
@@ -64,15 +65,19 @@ typedef struct coord_place {
   bool sought; /* it was sent there while the worker was away: it begins there */
 } coord_place;
 
+typedef struct coord_accounts coord_accounts; /* of elements that are dealt out */
+
 typedef struct coord_resource {
   uint64_t uid;
   uint64_t made; /* how many were made so far, this one included */
   /* An iterator: */
   tm_dataset *ds; /* NULL: variables */
   uint64_t seed;
+  bool dealt;         /* see accounts */
   bool resume;        /* it goes on where it was on a worker that comes back */
   coord_place *place; /* by index of worker */
   int32_t nplace;
+  coord_accounts *accounts; /* NULL: each worker goes through all of it by itself */
   /* Variables of each worker: */
   int32_t n;
   tm_var_info **info;
@@ -90,7 +95,7 @@ struct tm_coordinator {
   size_t napart;
   tm_remote_hub *hub;
   uint64_t next_id;
-  int64_t running, owned; /* closures that are out; in `own` queues */
+  int64_t running, owned;   /* closures that are out; in `own` queues */
   bool failed, lost, quiet; /* quiet: the failure is nobody's error */
   tm_err failure, lost_why;
   int32_t nworker, max_worker, last_lost;
@@ -100,6 +105,7 @@ struct tm_coordinator {
   uint64_t made;             /* resources so far */
   coord_resource *resource;  /* in order of making */
   int32_t nresource, max_resource;
+  tm_map *calls;           /* of coord_deal.c; may be NULL */
   uint64_t gate, barriers; /* the one whose gates are closed, or 0; so far */
   uint64_t out_upto;       /* the highest closure that was handed out */
   uint64_t half_upto;      /* the highest closure that a lost worker had */
@@ -154,6 +160,22 @@ void coord_args_enter(tm_coordinator *c, coord_item *it);
 void coord_args_done(tm_coordinator *c, uint64_t id);
 void coord_args_cancel(tm_coordinator *c);
 
+/* --- coord_deal.c --- */
+
+/* TM_EINVAL: the dataset is not the same on all workers. */
+TM_CHECKED tm_status coord_accounts_new(const tm_dataset *ds, coord_accounts **out,
+                                        tm_err *err);
+void coord_accounts_free(coord_accounts *a); /* a may be NULL */
+/* A new closure: note how many elements of what it takes. */
+TM_CHECKED tm_status coord_deal_ask(tm_coordinator *c, coord_item *it, tm_err *err);
+/* It is handed out: it gets them now, if it has none.  TM_ERANGE: no data are left. */
+TM_CHECKED tm_status coord_deal_out(tm_coordinator *c, coord_item *it);
+/* It will not run; or what it had counts as used. */
+void coord_deal_back(tm_coordinator *c, coord_item *it);
+void coord_deal_spend(tm_coordinator *c, coord_item *it);
+/* It is finished.  True: it found that the data end, which is no error. */
+bool coord_deal_settle(tm_coordinator *c, coord_item *it, const tm_completion *d);
+
 /* --- coord_workers.c --- */
 
 bool coord_of_ps(const tm_err *err); /* it came from a ps */
@@ -187,5 +209,10 @@ void coord_resources_took(tm_coordinator *c, const coord_worker *w,
 TM_CHECKED tm_status coord_resources_send(tm_coordinator *c, const coord_worker *w,
                                           tm_worker_link *l, tm_err *err);
 void coord_resources_free(tm_coordinator *c);
+coord_resource *coord_resource_find(tm_coordinator *c, uint64_t uid); /* or NULL */
+/* Make an iterator anew on all workers.  Lets go of mu. */
+TM_CHECKED tm_status coord_resource_again(tm_coordinator *c, uint64_t uid,
+                                          uint64_t seed, const tm_iter_place *place,
+                                          int32_t n, tm_err *err);
 
 #endif

@@ -12,6 +12,7 @@
 #define TM_CLUSTER_COORD_QUEUE_H
 
 #include "cluster/remote_value.h"
+#include "cluster/resources.h"
 #include "graph/exec.h"
 
 /* An argument that is a result. */
@@ -31,7 +32,10 @@ typedef struct coord_item {
   int32_t tries;          /* workers lost while it ran */
   int32_t nwant;
   coord_want *want; /* arguments that were results, until all are there */
-  int32_t only;     /* index of the worker that it is for, -1: any */
+  tm_deal
+      *deal;    /* NULL: no iterator is dealt; else narg, dealt when handed out first */
+  bool dealt;   /* they are */
+  int32_t only; /* index of the worker that it is for, -1: any */
 } coord_item;
 
 typedef struct coord_queue {

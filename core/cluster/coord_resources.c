@@ -20,6 +20,7 @@ static void resource_release(coord_resource *r) {
   tm_free(r->info, (size_t)r->n * sizeof *r->info);
   tm_graph_unref(r->graph);
   tm_dataset_unref(r->ds);
+  coord_accounts_free(r->accounts);
   tm_free(r->place, (size_t)r->nplace * sizeof *r->place);
 }
 
@@ -30,7 +31,7 @@ void coord_resources_free(tm_coordinator *c) {
 
 static tm_status resource_send(const coord_resource *r, tm_worker_link *l,
                                tm_iter_place from, tm_err *err) {
-  if (r->ds) return l->add_iterator(l, r->uid, r->ds, r->seed, from, err);
+  if (r->ds) return l->add_iterator(l, r->uid, r->ds, r->seed, from, r->dealt, err);
   return l->add_locals(l, r->uid, r->info, r->n, r->graph, err);
 }
 
@@ -59,7 +60,7 @@ static tm_status resource_from(coord_resource *r, int32_t index, tm_iter_place *
   return TM_OK;
 }
 
-static coord_resource *resource_find(tm_coordinator *c, uint64_t uid) {
+coord_resource *coord_resource_find(tm_coordinator *c, uint64_t uid) {
   for (int32_t i = 0; i < c->nresource; i++)
     if (c->resource[i].uid == uid) return &c->resource[i];
   return NULL;
@@ -97,13 +98,14 @@ static tm_status resources_drop_gone(tm_coordinator *c, tm_worker_link *l,
   size_t pos = 0;
   uint64_t uid;
   while (tm_map_next(told, &pos, &uid, NULL, NULL, NULL))
-    if (!resource_find(c, uid)) TM_TRY(l->drop(l, uid));
+    if (!coord_resource_find(c, uid)) TM_TRY(l->drop(l, uid));
   return TM_OK;
 }
 
 /* What is needed of an entry while mu is not held. */
 static tm_status resource_copy(const coord_resource *r, coord_resource *out) {
-  *out = (coord_resource){.uid = r->uid, .made = r->made, .seed = r->seed};
+  *out = (coord_resource){
+      .uid = r->uid, .made = r->made, .seed = r->seed, .dealt = r->dealt};
   if (r->ds) {
     out->ds = tm_dataset_ref(r->ds);
     return TM_OK;
@@ -178,17 +180,27 @@ static tm_status resource_add(tm_coordinator *c, coord_resource *r, tm_err *err)
   return s;
 }
 
-tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid, tm_dataset *ds,
-                                      uint64_t seed, bool resume, tm_err *err) {
+static tm_status resource_add_iterator(tm_coordinator *c, coord_resource r,
+                                       uint64_t seed, tm_err *err) {
   pthread_mutex_lock(&c->mu);
-  /* Each iterator shuffles in its own way. */
-  coord_resource r = {.uid = uid,
-                      .ds = tm_dataset_ref(ds),
-                      .seed = tm_mix64(seed + c->made),
-                      .resume = resume};
+  r.ds = tm_dataset_ref(r.ds);
+  r.seed = tm_mix64(seed + c->made); /* each iterator shuffles in its own way */
   tm_status s = resource_add(c, &r, err);
   pthread_mutex_unlock(&c->mu);
   return s;
+}
+
+tm_status tm_coordinator_add_iterator(tm_coordinator *c, uint64_t uid, tm_dataset *ds,
+                                      uint64_t seed, bool resume, tm_err *err) {
+  coord_resource r = {.uid = uid, .ds = ds, .resume = resume};
+  return resource_add_iterator(c, r, seed, err);
+}
+
+tm_status tm_coordinator_add_dealt(tm_coordinator *c, uint64_t uid, tm_dataset *ds,
+                                   uint64_t seed, tm_err *err) {
+  coord_resource r = {.uid = uid, .ds = ds, .dealt = true};
+  TM_TRY(coord_accounts_new(ds, &r.accounts, err));
+  return resource_add_iterator(c, r, seed, err);
 }
 
 tm_status tm_coordinator_add_locals(tm_coordinator *c, uint64_t uid,
@@ -223,8 +235,8 @@ void coord_resources_took(tm_coordinator *c, const coord_worker *w,
     if (it->arg[i].t) continue;
     const tm_took *t = &d->took[k++];
     if (t->given == 0 && t->failed == 0) continue;
-    coord_resource *r = resource_find(c, it->arg[i].iterator);
-    coord_place *p = r ? resource_place(r, w->index) : NULL;
+    coord_resource *r = coord_resource_find(c, it->arg[i].iterator);
+    coord_place *p = r && !r->dealt ? resource_place(r, w->index) : NULL;
     if (!p) continue;
     p->at.given += t->given;
     p->at.failed += t->failed;
@@ -234,7 +246,7 @@ void coord_resources_took(tm_coordinator *c, const coord_worker *w,
 tm_status tm_coordinator_places(tm_coordinator *c, uint64_t uid, uint64_t *seed,
                                 tm_iter_place *place, int32_t max, int32_t *n) {
   pthread_mutex_lock(&c->mu);
-  const coord_resource *r = resource_find(c, uid);
+  const coord_resource *r = coord_resource_find(c, uid);
   *n = c->nworker;
   for (int32_t i = 0; r && i < max && i < c->nworker; i++)
     place[i] = i < r->nplace ? r->place[i].at : (tm_iter_place){0, 0};
@@ -258,7 +270,7 @@ static void resource_drop_at(tm_coordinator *c, coord_worker *w, uint64_t uid) {
 
 void tm_coordinator_drop(tm_coordinator *c, uint64_t uid) {
   pthread_mutex_lock(&c->mu);
-  coord_resource *r = resource_find(c, uid);
+  coord_resource *r = coord_resource_find(c, uid);
   if (r) resource_forget(c, r);
   for (int32_t i = 0; i < c->nworker; i++) resource_drop_at(c, c->worker[i], uid);
   pthread_mutex_unlock(&c->mu);
@@ -279,24 +291,28 @@ static void resource_move(tm_coordinator *c, coord_resource *r, uint64_t seed,
   c->resource[c->nresource - 1] = moved;
 }
 
+tm_status coord_resource_again(tm_coordinator *c, uint64_t uid, uint64_t seed,
+                               const tm_iter_place *place, int32_t n, tm_err *err) {
+  coord_resource *r = coord_resource_find(c, uid);
+  for (int32_t i = 0; i < c->nworker; i++)
+    if (!resource_place(r, i)) return tm_nomem(err, "an iterator");
+  resource_move(c, r, seed, place, n);
+  for (int32_t i = 0; i < c->nworker; i++) resource_drop_at(c, c->worker[i], uid);
+  r = coord_resource_find(c, uid); /* it may have moved meanwhile */
+  return r ? resource_send_all(c, r, err) : TM_OK;
+}
+
 tm_status tm_coordinator_seek(tm_coordinator *c, uint64_t uid, uint64_t seed,
                               const tm_iter_place *place, int32_t n, tm_err *err) {
   tm_status s = TM_OK;
   pthread_mutex_lock(&c->mu);
-  coord_resource *r = resource_find(c, uid);
-  if (!r) s = tm_fail(err, TM_ENOTFOUND, "there is no such iterator (any more)");
+  if (!coord_resource_find(c, uid))
+    s = tm_fail(err, TM_ENOTFOUND, "there is no such iterator (any more)");
   if (s == TM_OK && !coord_idle(c) && !c->suspended)
     s = tm_fail(
         err, TM_EPRECOND,
         "functions are queued or run, which take from this iterator: join first");
-  for (int32_t i = 0; i < c->nworker && s == TM_OK; i++)
-    if (!resource_place(r, i)) s = tm_nomem(err, "an iterator");
-  if (s == TM_OK) {
-    resource_move(c, r, seed, place, n);
-    for (int32_t i = 0; i < c->nworker; i++) resource_drop_at(c, c->worker[i], uid);
-    r = resource_find(c, uid); /* it may have moved meanwhile */
-    if (r) s = resource_send_all(c, r, err);
-  }
+  if (s == TM_OK) s = coord_resource_again(c, uid, seed, place, n, err);
   pthread_mutex_unlock(&c->mu);
   return s;
 }

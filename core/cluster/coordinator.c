@@ -31,6 +31,7 @@ static void coord_release(tm_coordinator *c) {
   for (int32_t i = 0; i < c->nworker; i++) coord_worker_free(c->worker[i]);
   tm_free(c->worker, (size_t)c->max_worker * sizeof *c->worker);
   coord_resources_free(c);
+  tm_map_free(c->calls);
   tm_remote_hub_unref(c->hub);
   pthread_mutex_destroy(&c->mu);
   pthread_cond_destroy(&c->changed);
@@ -194,6 +195,7 @@ tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t only, tm_graph *
   if (s == TM_OK) s = coord_room(c, only, err);
   if (s == TM_OK && coord_item_new(c, g, arg, narg, &it))
     s = tm_nomem(err, "a closure");
+  if (s == TM_OK && (s = coord_deal_ask(c, it, err))) coord_item_free(it);
   if (s == TM_OK) {
     it->id = c->next_id++;
     it->only = only;
@@ -224,19 +226,21 @@ static int64_t coord_deadline(int64_t timeout_ns) {
   return timeout_ns < 0 ? -1 : tm_now_ns() + timeout_ns;
 }
 
-static tm_status coord_wait(tm_coordinator *c, bool for_room, int64_t timeout_ns,
+/* Until at most `most` closures are not finished; < 0: until the queue has room. */
+static tm_status coord_wait(tm_coordinator *c, int64_t most, int64_t timeout_ns,
                             tm_cancel *cancel, tm_err *err) {
   int64_t deadline = coord_deadline(timeout_ns);
   tm_status s = TM_OK;
   pthread_mutex_lock(&c->mu);
-  while (!c->failed && (for_room ? coord_full(c) : !coord_idle(c))) {
+  while (!c->failed &&
+         (most < 0 ? coord_full(c) : c->running + coord_waiting(c) > most)) {
     s = tm_cond_wait_until(&c->changed, &c->mu, deadline, cancel);
     if (s == TM_OK) continue;
     s = tm_fail(err, s,
                 s == TM_ETIMEOUT
                     ? "%s: time is up; %" PRId64 " functions run, %" PRId64 " wait"
                     : "%s: interrupted; %" PRId64 " functions run, %" PRId64 " wait",
-                for_room ? "schedule" : "join", c->running, coord_waiting(c));
+                most ? "schedule" : "join", c->running, coord_waiting(c));
     break;
   }
   if (s == TM_OK) s = coord_raise(c, deadline, cancel, err);
@@ -246,12 +250,17 @@ static tm_status coord_wait(tm_coordinator *c, bool for_room, int64_t timeout_ns
 
 tm_status tm_coordinator_wait_room(tm_coordinator *c, int64_t timeout_ns,
                                    tm_cancel *cancel, tm_err *err) {
-  return coord_wait(c, true, timeout_ns, cancel, err);
+  return coord_wait(c, -1, timeout_ns, cancel, err);
+}
+
+tm_status tm_coordinator_wait_few(tm_coordinator *c, int64_t most, int64_t timeout_ns,
+                                  tm_cancel *cancel, tm_err *err) {
+  return coord_wait(c, most < 0 ? 0 : most, timeout_ns, cancel, err);
 }
 
 tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns, tm_cancel *cancel,
                               tm_err *err) {
-  return coord_wait(c, false, timeout_ns, cancel, err);
+  return coord_wait(c, 0, timeout_ns, cancel, err);
 }
 
 tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err) {

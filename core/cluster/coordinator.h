@@ -79,14 +79,18 @@ TM_CHECKED tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t worke
  * cancel (may be NULL) ends the wait with TM_ECANCELLED.  TM_ETIMEOUT: time is up. */
 TM_CHECKED tm_status tm_coordinator_wait_room(tm_coordinator *c, int64_t timeout_ns,
                                               tm_cancel *cancel, tm_err *err);
+/* The same until at most `most` closures are not finished. */
+TM_CHECKED tm_status tm_coordinator_wait_few(tm_coordinator *c, int64_t most,
+                                             int64_t timeout_ns, tm_cancel *cancel,
+                                             tm_err *err);
 TM_CHECKED tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns,
                                          tm_cancel *cancel, tm_err *err);
 /* *done: nothing queued, nothing running; then a pending error is raised. */
 TM_CHECKED tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err);
 
-/* Cancel what waits, stop what runs, and wait for that; nothing is raised for it, nor an
- * error that was pending.  What still runs after the timeout is left to stop: functions
- * are handed out again afterwards.  Raises the loss of a ps. */
+/* Cancel what waits, stop what runs, and wait for that; nothing is raised for it, nor
+ * an error that was pending.  What still runs after the timeout is left to stop:
+ * functions are handed out again afterwards.  Raises the loss of a ps. */
 TM_CHECKED tm_status tm_coordinator_cancel(tm_coordinator *c, int64_t timeout_ns,
                                            tm_err *err);
 
@@ -144,6 +148,50 @@ TM_CHECKED tm_status tm_coordinator_seek(tm_coordinator *c, uint64_t uid, uint64
                                          const tm_iter_place *place, int32_t n,
                                          tm_err *err);
 void tm_coordinator_drop(tm_coordinator *c, uint64_t uid);
+
+/* --- iterators whose elements are dealt out: each is used by one closure --- */
+
+/* A closure that takes such an argument gets as many elements as its function calls
+ * next, when it is handed out first, and keeps them until it is finished; one that
+ * finds no data left ends quietly (tm_remote_value_ended).  What is left for a
+ * cancelled one goes to the next.  schedule says TM_EINVAL to functions that call next
+ * in a branch or loop. TM_EINVAL: the dataset depends on the worker. */
+TM_CHECKED tm_status tm_coordinator_add_dealt(tm_coordinator *c, uint64_t uid,
+                                              tm_dataset *ds, uint64_t seed,
+                                              tm_err *err);
+/* The next pass: a new order of shuffles, all elements again.  TM_EPRECOND: closures
+ * that take from it are not finished. */
+TM_CHECKED tm_status tm_coordinator_start_pass(tm_coordinator *c, uint64_t uid,
+                                               tm_err *err);
+typedef struct tm_progress {
+  uint64_t pass;
+  int64_t dealt,
+      done;      /* elements: of closures that were handed out; of finished ones */
+  int64_t left;  /* for others; -1: not known */
+  int64_t steps; /* closures with data, in all passes; without those that were undone */
+  int64_t deals; /* how often a closure was given some, ever */
+  bool endless;
+} tm_progress;
+TM_CHECKED tm_status tm_coordinator_progress(tm_coordinator *c, uint64_t uid,
+                                             tm_progress *out, tm_err *err);
+/* What is done in a pass: all elements below `next` but for the ranges `undone`, in
+ * order. */
+typedef struct tm_range {
+  int64_t first, n;
+} tm_range;
+typedef struct tm_deals {
+  uint64_t seed, pass;
+  int64_t next;
+  tm_range *undone;
+  int32_t n, room;
+} tm_deals;
+TM_CHECKED tm_status tm_coordinator_deals(tm_coordinator *c, uint64_t uid,
+                                          tm_deals *out, tm_err *err);
+void tm_deals_release(tm_deals *d);
+/* Go on from there.  Closures that wait keep what they have of that pass.  TM_EPRECOND:
+ * while functions are queued or run, unless it is suspended. */
+TM_CHECKED tm_status tm_coordinator_redeal(tm_coordinator *c, uint64_t uid,
+                                           const tm_deals *to, tm_err *err);
 TM_CHECKED tm_status tm_coordinator_add_variable(tm_coordinator *c, tm_var_info *v,
                                                  tm_err *err);
 

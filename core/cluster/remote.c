@@ -243,13 +243,15 @@ static tm_status remote_add_variable(tm_worker_link *l, tm_var_info *v, tm_err *
 }
 
 static tm_status remote_add_iterator(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
-                                     uint64_t seed, tm_iter_place from, tm_err *err) {
+                                     uint64_t seed, tm_iter_place from, bool dealt,
+                                     tm_err *err) {
   remote *r = (remote *)l;
   tm_buf b = TM_BUF_INIT(REMOTE_BYTES_MAX);
   tm_status s = tm_dataset_pack(ds, &b, err);
   if (s == TM_OK) {
-    const uint64_t v[4] = {uid, seed, (uint64_t)from.given, (uint64_t)from.failed};
-    s = remote_fail(r, remote_send_bytes(r, TM_F_ITERATOR, v, 4, &b), err, "a dataset");
+    const uint64_t v[5] = {uid, seed, (uint64_t)from.given, (uint64_t)from.failed,
+                           dealt};
+    s = remote_fail(r, remote_send_bytes(r, TM_F_ITERATOR, v, 5, &b), err, "a dataset");
   }
   tm_buf_release(&b);
   return s;

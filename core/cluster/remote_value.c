@@ -47,6 +47,7 @@ struct tm_remote_value {
   int32_t n;
   tm_tensor **out;
   tm_err *err; /* NULL: success */
+  bool ended;  /* no data was left */
   bool oom;    /* the error itself could not be stored */
 };
 
@@ -121,6 +122,22 @@ void tm_remote_value_fail(tm_remote_value *v, const tm_err *err) {
     pthread_cond_broadcast(&v->hub->changed);
   }
   pthread_mutex_unlock(&v->hub->mu);
+}
+
+void tm_remote_value_end(tm_remote_value *v) {
+  pthread_mutex_lock(&v->hub->mu);
+  if (!v->done) {
+    v->ended = v->done = true;
+    pthread_cond_broadcast(&v->hub->changed);
+  }
+  pthread_mutex_unlock(&v->hub->mu);
+}
+
+bool tm_remote_value_ended(tm_remote_value *v) {
+  pthread_mutex_lock(&v->hub->mu);
+  bool ended = v->ended;
+  pthread_mutex_unlock(&v->hub->mu);
+  return ended;
 }
 
 bool tm_remote_value_done(tm_remote_value *v) {

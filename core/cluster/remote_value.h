@@ -32,6 +32,9 @@ bool tm_remote_value_wanted(tm_remote_value *v);
 /* Set once: outputs (references are taken), or an error. */
 void tm_remote_value_set(tm_remote_value *v, tm_tensor *const *out, int32_t n);
 void tm_remote_value_fail(tm_remote_value *v, const tm_err *err);
+/* Set too: there was no data left for the closure.  wait gives no outputs then. */
+void tm_remote_value_end(tm_remote_value *v);
+bool tm_remote_value_ended(tm_remote_value *v);
 bool tm_remote_value_done(tm_remote_value *v);
 /* Wait (timeout_ns < 0: for ever); then *out, *n are borrowed outputs, or the error of
  * the closure is returned.  TM_ETIMEOUT, TM_ECANCELLED by `cancel`. */

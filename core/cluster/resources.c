@@ -17,6 +17,7 @@
  *       compute thread, so del never waits.
  *   (2) given is only filled between mark and commit or rollback, and back has room for
  *       all of it, so a rollback cannot fail.
+ *   (3) An entry that was dealt to once is read by number alone (data/element.c).
  */
 enum { RES_MAX_GIVEN = 4096 };
 
@@ -36,6 +37,9 @@ typedef struct res_entry {
   tm_iter_place took; /* since tm_resources_took */
   bool busy, dead;    /* guarded by mu */
   res_list given, back;
+  tm_deal deal; /* what is left of the last deal */
+  int32_t dealt;
+  bool by_number, end;
 } res_entry;
 
 struct tm_resources {
@@ -153,6 +157,20 @@ static tm_status res_remember(res_entry *e, tm_tensor *const *t, int32_t n) {
   return TM_OK;
 }
 
+static tm_status res_dealt(res_entry *e, tm_tensor **out, tm_err *err) {
+  tm_deal *d = &e->deal;
+  if (d->count == 0)
+    return tm_fail(err, TM_EINTERNAL,
+                   "iterator: the function takes more elements than were dealt to it");
+  tm_status s = tm_iter_element(e->it, d->pass, d->first, out, err);
+  e->end = s == TM_ERANGE;
+  TM_TRY(s);
+  d->first++;
+  d->count--;
+  e->dealt++;
+  return TM_OK;
+}
+
 static tm_status res_next(tm_resources *r, res_entry *e, tm_tensor **out, int32_t n,
                           tm_err *err) {
   if (!e->it) {
@@ -166,6 +184,7 @@ static tm_status res_next(tm_resources *r, res_entry *e, tm_tensor **out, int32_
                    "iterator: the function expects elements of %d tensors, the dataset "
                    "has %d",
                    n, width);
+  if (e->by_number) return res_dealt(e, out, err);
   if (e->back.n) {
     res_element el = e->back.e[0];
     memmove(e->back.e, e->back.e + 1, (size_t)--e->back.n * sizeof *e->back.e);
@@ -191,6 +210,28 @@ static tm_status res_unknown(tm_err *err) {
   return tm_fail(err, TM_ENOTFOUND,
                  "iterator: this task has no such iterator (was its coordinator "
                  "closed, or is it of another one?)");
+}
+
+void tm_resources_deal(tm_resources *r, uint64_t uid, const tm_deal *d) {
+  pthread_mutex_lock(&r->mu);
+  res_entry *e = tm_map_get(r->by_uid, uid);
+  if (e) {
+    e->deal = *d;
+    e->dealt = 0;
+    e->by_number = true;
+    e->end = false;
+  }
+  pthread_mutex_unlock(&r->mu);
+}
+
+int32_t tm_resources_dealt(tm_resources *r, uint64_t uid, bool *end) {
+  int32_t n = 0;
+  pthread_mutex_lock(&r->mu);
+  const res_entry *e = tm_map_get(r->by_uid, uid);
+  *end = e && e->end;
+  if (e) n = e->dealt;
+  pthread_mutex_unlock(&r->mu);
+  return n;
 }
 
 tm_iter_place tm_resources_took(tm_resources *r, uint64_t uid) {

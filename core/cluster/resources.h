@@ -4,6 +4,9 @@
  * A batch that a closure fetched ahead can be handed back: between mark and commit the
  * elements given out are remembered, and rollback makes them the next ones again.
  *
+ * Of an iterator whose elements are dealt out (exactly-once visitation) a closure takes
+ * those that the chief gave it, by number, so nothing is remembered or handed back.
+ *
  * Ownership: owns its iterators.
  * Threads:   next, mark, commit, rollback on the compute thread; add and del from any.
  */
@@ -13,6 +16,14 @@
 #include "data/iterator.h"
 
 typedef struct tm_resources tm_resources;
+
+/* Elements of one iterator that were dealt to a closure: first, first + 1, ... of a
+ * pass through its dataset. */
+typedef struct tm_deal {
+  int64_t first;
+  int32_t count; /* 0: not dealt */
+  uint64_t pass;
+} tm_deal;
 
 TM_CHECKED tm_status tm_resources_new(tm_resources **out);
 void tm_resources_free(tm_resources *r);
@@ -24,6 +35,11 @@ void tm_resources_del(tm_resources *r, uint64_t uid); /* freed once it is not in
 /* The next element of an iterator: n tensors. TM_ENOTFOUND, TM_ERANGE at the end. */
 TM_CHECKED tm_status tm_resources_next(tm_resources *r, uint64_t uid, tm_tensor **out,
                                        int32_t n, tm_err *err);
+/* The next elements of this iterator are those of `d`, in order, and no more. */
+void tm_resources_deal(tm_resources *r, uint64_t uid, const tm_deal *d);
+/* Of the last deal: how many elements it gave, and whether the next one was found not
+ * to exist. */
+int32_t tm_resources_dealt(tm_resources *r, uint64_t uid, bool *end);
 /* What was taken since the last call (a failed element may be told one closure early),
  * on the compute thread after a closure.  Zeros for an iterator that is not there. */
 tm_iter_place tm_resources_took(tm_resources *r, uint64_t uid);

@@ -37,8 +37,8 @@ typedef struct worker_run {
   int32_t nup;
   tm_vars_counters count;
   int32_t ntook;
-  tm_took took[TM_MAX_TOOK];
-  uint32_t turn;     /* exchanges with UPDATEs so far */
+  tm_took took[TM_MAX_TOOK]; /* of dealt iterators since the fetch, others at the end */
+  uint32_t turn;             /* exchanges with UPDATEs so far */
   tm_status fetched; /* how the fetch stage ended; told when the closure starts */
   tm_err fetch_err;
   bool busy;     /* in use */
@@ -76,6 +76,7 @@ typedef struct worker {
 static void worker_closure_release(tm_closure *c) {
   for (int32_t i = 0; i < c->narg; i++) tm_tensor_unref(c->arg[i].t);
   tm_free(c->arg, (size_t)c->narg * sizeof *c->arg);
+  if (c->deal) tm_free((void *)c->deal, (size_t)c->narg * sizeof *c->deal);
   tm_graph_unref(c->graph);
   memset(c, 0, sizeof *c);
 }
@@ -223,6 +224,29 @@ static worker_run *worker_free_run(worker *w) {
   return NULL;
 }
 
+static bool worker_is_dealt(const tm_closure *c, int32_t arg) {
+  return c->deal && c->deal[arg].count;
+}
+
+static void worker_deal(worker *w, const tm_closure *c) {
+  for (int32_t i = 0; c->deal && i < c->narg; i++)
+    if (c->deal[i].count)
+      tm_resources_deal(w->resources, c->arg[i].iterator, &c->deal[i]);
+}
+
+/* The fetch stage took what there is of its deals. */
+static void worker_dealt(worker *w, worker_run *r) {
+  for (int32_t i = 0, k = 0; r->c.deal && i < r->c.narg && k < TM_MAX_TOOK; i++) {
+    if (r->c.arg[i].t) continue;
+    if (worker_is_dealt(&r->c, i)) {
+      bool end;
+      int32_t n = tm_resources_dealt(w->resources, r->c.arg[i].iterator, &end);
+      r->took[k] = (tm_took){(uint32_t)n, end};
+    }
+    k++;
+  }
+}
+
 /* Bind arguments and run the fetch stage.  What it takes from iterators is marked. */
 static tm_status worker_fetch(worker *w, worker_run *r, tm_err *err) {
   tm_locals_build(w->locals, &w->env);
@@ -232,7 +256,9 @@ static tm_status worker_fetch(worker *w, worker_run *r, tm_err *err) {
   w->env.closure = r->c.id;
   TM_TRY(tm_step_begin(r->step, r->c.arg, r->c.narg, &w->env, err));
   tm_resources_mark(w->resources);
+  worker_deal(w, &r->c);
   tm_status s = tm_step_fetch(r->step, &w->vars->state, err);
+  worker_dealt(w, r);
   if (s) tm_resources_rollback(w->resources);
   return s;
 }
@@ -344,8 +370,10 @@ static tm_status worker_levels(worker *w, worker_run *r, tm_err *err) {
 static void worker_took(worker *w, worker_run *r) {
   for (int32_t i = 0; i < r->c.narg && r->ntook < TM_MAX_TOOK; i++) {
     if (r->c.arg[i].t) continue;
+    tm_took *t = &r->took[r->ntook++];
+    if (worker_is_dealt(&r->c, i)) continue;
     tm_iter_place p = tm_resources_took(w->resources, r->c.arg[i].iterator);
-    r->took[r->ntook++] = (tm_took){(uint32_t)p.given, (uint32_t)p.failed};
+    *t = (tm_took){(uint32_t)p.given, (uint32_t)p.failed};
   }
 }
 
@@ -505,9 +533,19 @@ static void *worker_main(void *p) {
 static tm_status worker_copy(const tm_closure *from, tm_closure *to, tm_err *err) {
   *to = *from;
   to->arg = NULL;
+  to->deal = NULL;
+  if (from->deal) {
+    size_t size = (size_t)from->narg * sizeof *to->deal;
+    void *deal = tm_malloc(size);
+    if (!deal) return tm_nomem(err, "arguments");
+    to->deal = memcpy(deal, from->deal, size);
+  }
   if (from->narg) {
     to->arg = tm_malloc((size_t)from->narg * sizeof *to->arg);
-    if (!to->arg) return tm_nomem(err, "arguments");
+    if (!to->arg) {
+      if (to->deal) tm_free((void *)to->deal, (size_t)from->narg * sizeof *to->deal);
+      return tm_nomem(err, "arguments");
+    }
     memcpy(to->arg, from->arg, (size_t)from->narg * sizeof *to->arg);
     for (int32_t i = 0; i < to->narg; i++)
       if (to->arg[i].t) tm_tensor_ref(to->arg[i].t);
@@ -538,10 +576,12 @@ static tm_status worker_add_variable(tm_worker_link *l, tm_var_info *v, tm_err *
 }
 
 static tm_status worker_add_iterator(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
-                                     uint64_t seed, tm_iter_place from, tm_err *err) {
+                                     uint64_t seed, tm_iter_place from, bool dealt,
+                                     tm_err *err) {
   worker *w = (worker *)l;
   tm_iter *it = NULL;
   tm_iter_env env = {w->opt.index, w->opt.nworker, seed, 0, NULL};
+  if (dealt) env.worker = -1; /* no difference between workers */
   tm_err why;
   tm_err_clear(&why);
   tm_status s = tm_dataset_iterate(ds, &env, &it, &why);

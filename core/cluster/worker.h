@@ -24,12 +24,15 @@ typedef struct tm_closure {
   tm_graph *graph; /* optimised */
   int32_t narg;
   tm_arg_value *arg; /* tensors referenced; iterators by resource uid */
-  bool want;         /* somebody holds the remote value */
+  const tm_deal
+      *deal; /* NULL: none; else one an argument, of iterators that are dealt */
+  bool want; /* somebody holds the remote value */
 } tm_closure;
 
 enum { TM_MAX_TOOK = 16 };
 typedef struct tm_took {
-  uint32_t given, failed; /* elements */
+  uint32_t given, failed; /* elements; of a dealt iterator `failed` is 1 where its data
+                             were found to end behind those given */
 } tm_took;
 
 typedef struct tm_completion {
@@ -62,9 +65,10 @@ struct tm_worker_link {
                                        not needed */
   tm_status (*submit)(tm_worker_link *l, const tm_closure *c, int32_t n, tm_err *err);
   tm_status (*add_variable)(tm_worker_link *l, tm_var_info *v, tm_err *err);
-  /* Begins behind `from`.  One that cannot be made fails who uses it. */
+  /* Begins behind `from`.  One that cannot be made fails who uses it.  dealt: the same
+   * on all workers; closures say which elements they take. */
   tm_status (*add_iterator)(tm_worker_link *l, uint64_t uid, tm_dataset *ds,
-                            uint64_t seed, tm_iter_place from, tm_err *err);
+                            uint64_t seed, tm_iter_place from, bool dealt, tm_err *err);
   /* Variables of this worker alone (cluster/locals.h). */
   tm_status (*add_locals)(tm_worker_link *l, uint64_t uid, tm_var_info *const *v,
                           int32_t n, tm_graph *init, tm_err *err);

@@ -407,15 +407,16 @@ static tm_status wsession_iterator(wsession *w, tm_message *m, tm_err *err) {
   tm_letter_in in;
   tm_dataset *ds = NULL;
   TM_TRY(tm_letter_open(&in, m));
-  tm_unpack_array(&in.r, 5, 5);
+  tm_unpack_array(&in.r, 6, 6);
   uint64_t uid = tm_unpack_uint(&in.r), seed = tm_unpack_uint(&in.r);
   tm_iter_place from = {tm_unpack_range(&in.r, 0, INT64_MAX),
                         tm_unpack_range(&in.r, 0, INT64_MAX)};
+  bool dealt = tm_unpack_range(&in.r, 0, 1) != 0;
   tm_tensor *bytes = tm_letter_take(&in);
   tm_status s = tm_letter_end(&in, err);
   if (s == TM_OK)
     s = tm_dataset_unpack(bytes->v.data, tm_view_bytes(&bytes->v), &ds, err);
-  if (s == TM_OK) s = w->link->add_iterator(w->link, uid, ds, seed, from, err);
+  if (s == TM_OK) s = w->link->add_iterator(w->link, uid, ds, seed, from, dealt, err);
   tm_dataset_unref(ds);
   tm_tensor_unref(bytes);
   tm_letter_close(&in);

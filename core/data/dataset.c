@@ -82,3 +82,10 @@ const char *tm_dataset_name(const tm_dataset *ds, int32_t i) {
   while (ds->k->same) ds = ds->in[0];
   return ds->k->name_of && i >= 0 && i < ds->width ? ds->k->name_of(ds, i) : NULL;
 }
+
+bool tm_dataset_by_worker(const tm_dataset *ds) {
+  if (ds->k->by_worker && ds->k->by_worker(ds)) return true;
+  for (int32_t i = 0; i < ds->nin; i++)
+    if (tm_dataset_by_worker(ds->in[i])) return true;
+  return false;
+}

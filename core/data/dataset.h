@@ -41,6 +41,9 @@ const tm_type *tm_dataset_types(const tm_dataset *ds);
 const char *tm_dataset_name(const tm_dataset *ds, int32_t i);
 /* Number of elements, TM_DATA_INFINITE or TM_DATA_UNKNOWN, by TensorFlow's rules. */
 int64_t tm_dataset_cardinality(const tm_dataset *ds);
+/* Its elements depend on which worker makes them: a shard by the worker's index, or a
+ * function that asks for it. */
+bool tm_dataset_by_worker(const tm_dataset *ds);
 
 /* --- transforms --- */
 

@@ -329,6 +329,11 @@ static void shard_reset(tm_cursor *c, bool fresh) {
   tm_cursor_reset(c->in[0], fresh);
 }
 
+static bool shard_by_worker(const tm_dataset *ds) {
+  const struct shard *h = (const struct shard *)ds;
+  return h->graph || h->index == TM_DATA_WORKER;
+}
+
 const tm_data_class tm_class_shard = {
     .name = "shard",
     .code = 23,
@@ -343,6 +348,7 @@ const tm_data_class tm_class_shard = {
     .next = shard_next,
     .pass = shard_pass,
     .reset = shard_reset,
+    .by_worker = shard_by_worker,
 };
 
 /* How many elements: known without the index where count divides n. */

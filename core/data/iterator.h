@@ -78,6 +78,14 @@ TM_CHECKED tm_status tm_dataset_marks(const tm_dataset *ds, tm_buf *out, tm_err 
 TM_CHECKED tm_status tm_dataset_check_marks(const tm_dataset *ds, const char *p,
                                             size_t n, tm_err *err);
 
+/* Element `number`, from 0, of an epoch, wherever the iterator is: for who takes some
+ * elements of many.  Going forward passes over what lies between as seek does, going
+ * back begins the epoch anew.  An element that fails keeps its number.  Do not mix with
+ * next and seek on one iterator (a prefetch makes nothing ahead here).  As next;
+ * TM_ERANGE: there is no such element. */
+TM_CHECKED tm_status tm_iter_element(tm_iter *it, uint64_t epoch, int64_t number,
+                                     tm_tensor **out, tm_err *err);
+
 void tm_iter_free(tm_iter *it); /* it may be NULL */
 
 #endif

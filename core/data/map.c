@@ -173,6 +173,21 @@ static uint64_t map_mark(const tm_dataset *ds) {
   return h;
 }
 
+static bool map_asks(const tm_graph *g) {
+  for (int32_t i = 0; i < g->nnode; i++) {
+    const tm_node *n = &g->node[i];
+    if (strcmp(n->op->name, "worker_index") == 0) return true;
+    for (int32_t k = 0; k < n->attrs.n; k++)
+      if (n->attrs.a[k].kind == TM_ATTR_FUNC && map_asks(n->attrs.a[k].u.g))
+        return true;
+  }
+  return false;
+}
+
+static bool map_by_worker(const tm_dataset *ds) {
+  return map_asks(((const struct map *)ds)->graph);
+}
+
 /* --- map --- */
 static tm_status map_unpack(tm_unpacker *r, tm_dataset **in, int32_t nin,
                             tm_dataset **out, tm_err *err) {
@@ -216,6 +231,7 @@ const tm_data_class tm_class_map = {
     .next = map_next,
     .pass = map_pass,
     .mark = map_mark,
+    .by_worker = map_by_worker,
     .reset = map_reset,
     .close = map_close,
 };
@@ -274,6 +290,7 @@ const tm_data_class tm_class_filter = {
     .open = map_open,
     .next = filter_next,
     .mark = map_mark,
+    .by_worker = map_by_worker,
     .reset = map_reset,
     .close = map_close,
 };

@@ -47,6 +47,7 @@ typedef struct tm_cursor_env {
   tm_iter_env env;         /* env.epoch grows with tm_iter_reset */
   uint64_t base;           /* seed and worker mixed */
   uint32_t shuffles, maps; /* cursors made so far that draw numbers */
+  bool sparse; /* most elements are passed over: prefetch makes none ahead */
 } tm_cursor_env;
 
 /* An iterator: a tree of cursors shaped like the dataset, and what they share. */
@@ -56,6 +57,10 @@ struct tm_iter {
   tm_cursor *root;
   tm_iter_place place; /* what was given */
   bool behind;         /* root is still at the start */
+  /* Of tm_iter_element: */
+  int64_t at; /* the number of the element that comes next; -1: not known */
+  bool ended; /* this epoch has `end` elements */
+  int64_t end;
 };
 
 struct tm_cursor {
@@ -94,6 +99,8 @@ struct tm_data_class {
   void (*close)(tm_cursor *c); /* called before the inputs close */
   /* Tells datasets apart whose elements are others; NULL: what pack writes. */
   uint64_t (*mark)(const tm_dataset *ds);
+  /* Its elements depend on the index of the worker; NULL: they do not. */
+  bool (*by_worker)(const tm_dataset *ds);
 };
 
 /* All classes, in order of code; codec and tests walk it. */
@@ -117,6 +124,8 @@ TM_CHECKED tm_status tm_data_graph_check(const tm_graph *g, const tm_type *types
 void tm_data_pack_graph(tm_packer *w, const tm_graph *g);
 TM_CHECKED tm_status tm_data_unpack_graph(tm_unpacker *r, tm_graph **out, tm_err *err);
 
+/* New cursors, at the start of the epoch. */
+TM_CHECKED tm_status tm_iter_fresh(tm_iter *it, tm_err *err);
 uint64_t tm_iter_base(const tm_iter_env *env); /* seed and worker mixed */
 TM_CHECKED tm_status tm_cursor_new(const tm_dataset *ds, tm_cursor_env *env,
                                    tm_cancel *cancel, tm_cursor **out, tm_err *err);

@@ -27,7 +27,7 @@ static const char place_word[] = "tidemill iterator 1 ";
 
 tm_iter_place tm_iter_where(const tm_iter *it) { return it->place; }
 
-static tm_status place_fresh(tm_iter *it, tm_err *err) {
+tm_status tm_iter_fresh(tm_iter *it, tm_err *err) {
   it->env.shuffles = it->env.maps = 0;
   tm_cursor *root;
   TM_TRY(tm_cursor_new(it->ds, &it->env, it->env.env.cancel, &root, err));
@@ -39,7 +39,7 @@ static tm_status place_fresh(tm_iter *it, tm_err *err) {
 tm_status tm_iter_seek(tm_iter *it, tm_iter_place to, tm_err *err) {
   if (to.given < 0 || to.failed < 0 || to.given > INT64_MAX - to.failed)
     return tm_fail(err, TM_EINVAL, "iterator: no such place");
-  TM_TRY(place_fresh(it, err));
+  TM_TRY(tm_iter_fresh(it, err));
   it->place = to;
   it->behind = to.given > 0 || to.failed > 0;
   return TM_OK;
@@ -71,7 +71,7 @@ tm_status tm_iter_settle(tm_iter *it, tm_err *err) {
         "iterator: the data end after %lld elements, it was behind element %lld: "
         "they were more when its state was saved",
         (long long)done, (long long)it->place.given);
-  tm_status again = place_fresh(it, NULL); /* (2) */
+  tm_status again = tm_iter_fresh(it, NULL); /* (2) */
   return again == TM_OK ? s : tm_nomem(err, "an iterator");
 }
 

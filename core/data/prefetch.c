@@ -189,10 +189,21 @@ static tm_status prefetch_take(struct prefetch_cursor *k, struct prefetch_entry 
   return s;
 }
 
+/* Most elements are passed over, so none is made ahead. */
+static tm_status prefetch_direct(struct prefetch_cursor *k, tm_row *out, tm_err *err) {
+  tm_status s;
+  tm_cancel_reset(&k->stop);
+  if (tm_cancelled(k->outer)) return tm_fail(err, TM_ECANCELLED, "prefetch: cancelled");
+  s = tm_cursor_next(k->c.in[0], out, err);
+  k->end = s == TM_ERANGE;
+  return s;
+}
+
 static tm_status prefetch_next(tm_cursor *c, tm_row *out, tm_err *err) {
   struct prefetch_cursor *k = (struct prefetch_cursor *)c;
   struct prefetch_entry e;
   if (k->end) return TM_ERANGE;
+  if (c->env->sparse) return prefetch_direct(k, out, err);
   if (!k->running) TM_TRY(prefetch_start(k, err));
   TM_TRY(prefetch_take(k, &e, err));
   tm_status s = e.s;

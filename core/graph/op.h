@@ -164,6 +164,9 @@ TM_CHECKED tm_status tm_op_infer(const tm_op *op, const tm_type *in, int32_t nin
   X(create)             \
   X(random)             \
   X(nn)                 \
+  X(conv)               \
+  X(pool)               \
+  X(batchnorm)          \
   X(dropout)            \
   X(norm)               \
   X(sort)               \

@@ -72,9 +72,12 @@ void tm_k_gemm_threads(int n) { openblas_set_num_threads(n < 1 ? 1 : n); }
 
 #define GEMM(S, T, B)                                                                  \
   TM_KERNEL static void outer_##S(T *restrict out, const T *restrict a,                \
-                                  const T *restrict b, int64_t m, int64_t n) {         \
-    for (int64_t i = 0; i < m; i++)                                                    \
-      for (int64_t j = 0; j < n; j++) out[i * n + j] = a[i] * b[j];                    \
+                                  const T *restrict b, const tm_k_gemm *g) {           \
+    for (int64_t i = 0; i < g->m; i++, out += g->n)                                    \
+      if (g->add)                                                                      \
+        for (int64_t j = 0; j < g->n; j++) out[j] += a[i] * b[j];                      \
+      else                                                                             \
+        for (int64_t j = 0; j < g->n; j++) out[j] = a[i] * b[j];                       \
   }                                                                                    \
   static void small_##S(T *restrict out, const T *restrict a, const T *restrict b,     \
                         const tm_k_gemm *g) {                                          \
@@ -85,34 +88,35 @@ void tm_k_gemm_threads(int n) { openblas_set_num_threads(n < 1 ? 1 : n); }
         T sum = 0;                                                                     \
         for (int64_t p = 0; p < g->k; p++)                                             \
           sum += a[i * ai + p * ak] * b[p * bk + j * bj];                              \
-        out[i * g->n + j] = sum;                                                       \
+        out[i * g->n + j] = g->add ? out[i * g->n + j] + sum : sum;                    \
       }                                                                                \
   }                                                                                    \
   /* out (rows) = matrix times x; the matrix is (rows, cols), or (cols, rows) when t   \
    */                                                                                  \
   static void vector_##S(T *out, const T *matrix, const T *x, int64_t rows,            \
-                         int64_t cols, bool t) {                                       \
+                         int64_t cols, bool t, bool add) {                             \
     int r = (int)(t ? cols : rows), c = (int)(t ? rows : cols);                        \
     cblas_##B##gemv(CblasRowMajor, t ? CblasTrans : CblasNoTrans, r, c, 1, matrix, c,  \
-                    x, 1, 0, out, 1);                                                  \
+                    x, 1, add, out, 1);                                                \
   }                                                                                    \
   void tm_k_gemm_##S(T *out, const T *a, const T *b, const tm_k_gemm *g) {             \
     int64_t m = g->m, n = g->n, k = g->k;                                              \
     if (m == 0 || n == 0) return;                                                      \
     if (k == 0) {                                                                      \
-      memset(out, 0, (size_t)m *(size_t)n * sizeof *out);                              \
+      if (!g->add) memset(out, 0, (size_t)m *(size_t)n * sizeof *out);                 \
     } else if (k == 1) {                                                               \
-      outer_##S(out, a, b, m, n);                                                      \
+      outer_##S(out, a, b, g);                                                         \
     } else if ((m * n <= SMALL && m * n * k <= SMALL) || !gemm_has_room()) {           \
       small_##S(out, a, b, g);                                                         \
     } else if (n == 1) {                                                               \
-      vector_##S(out, a, b, m, k, g->ta);                                              \
+      vector_##S(out, a, b, m, k, g->ta, g->add);                                      \
     } else if (m == 1) {                                                               \
-      vector_##S(out, b, a, n, k, !g->tb);                                             \
+      vector_##S(out, b, a, n, k, !g->tb, g->add);                                     \
     } else {                                                                           \
       cblas_##B##gemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans,                \
                       g->tb ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, 1, a, \
-                      (int)(g->ta ? m : k), b, (int)(g->tb ? k : n), 0, out, (int)n);  \
+                      (int)(g->ta ? m : k), b, (int)(g->tb ? k : n), g->add, out,      \
+                      (int)n);                                                         \
     }                                                                                  \
   }
 

@@ -16,9 +16,11 @@ typedef struct tm_k_gemm {
   int64_t m, n, k; /* each < 2^31 */
   bool ta;         /* a is stored (k, m), not (m, k) */
   bool tb;         /* b is stored (n, k), not (k, n) */
+  bool add;        /* to what is in out */
 } tm_k_gemm;
 
-/* out (m, n) = a (m, k) times b (k, n); zeros when k is 0. */
+/* out (m, n) = a (m, k) times b (k, n); zeros when k is 0.  With add it is added to
+ * out. */
 void tm_k_gemm_f32(float *out, const float *a, const float *b, const tm_k_gemm *g);
 void tm_k_gemm_f64(double *out, const double *a, const double *b, const tm_k_gemm *g);
 

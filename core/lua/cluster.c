@@ -92,7 +92,9 @@ static int coordinator_check(lua_State *L) {
 }
 
 static tm_remote_value *check_remote(lua_State *L, int i) {
-  return ((remote_box *)luaL_checkudata(L, i, REMOTE_MT))->v;
+  tm_remote_value *v = ((remote_box *)luaL_checkudata(L, i, REMOTE_MT))->v;
+  if (!v) tm_lua_fail(L, TM_EPRECOND, "this result was given up");
+  return v;
 }
 
 /* {value, which of its results from 1, name} */
@@ -180,14 +182,19 @@ static int coordinator_join(lua_State *L) {
   return push_wait(L, tm_coordinator_join(c, ns, &tm_lua_ctx(L)->cancel, &err), &err);
 }
 
-/* coordinator:wait_room(seconds) */
+/* coordinator:wait_room(seconds, most?): room in the queue, or at most `most` closures
+ * that are not finished */
 static int coordinator_wait_room(lua_State *L) {
   tm_coordinator *c = check_coordinator(L, 1);
+  tm_cancel *cancel = &tm_lua_ctx(L)->cancel;
   tm_err err;
   tm_err_clear(&err);
   int64_t ns = check_timeout(L, 2);
-  return push_wait(L, tm_coordinator_wait_room(c, ns, &tm_lua_ctx(L)->cancel, &err),
-                   &err);
+  tm_status s =
+      lua_isnoneornil(L, 3)
+          ? tm_coordinator_wait_room(c, ns, cancel, &err)
+          : tm_coordinator_wait_few(c, luaL_checkinteger(L, 3), ns, cancel, &err);
+  return push_wait(L, s, &err);
 }
 
 /* coordinator:cancel(seconds): what is queued and what runs, without an error */
@@ -261,7 +268,7 @@ static iterator_box *resource_new(lua_State *L) {
   return b;
 }
 
-/* coordinator:add_iterator(dataset, resume) -> uid, handle */
+/* coordinator:add_iterator(dataset, resume, dealt) -> uid, handle */
 static int coordinator_add_iterator(lua_State *L) {
   tm_coordinator *c = check_coordinator(L, 1);
   tm_dataset *ds = tm_lua_check_dataset(L, 2);
@@ -270,9 +277,11 @@ static int coordinator_add_iterator(lua_State *L) {
   iterator_box *b = resource_new(L);
   tm_err err;
   tm_err_clear(&err);
+  uint64_t seed = tm_lua_ctx(L)->seed;
   tm_lua_check(L,
-               tm_coordinator_add_iterator(c, uid, ds, tm_lua_ctx(L)->seed,
-                                           lua_toboolean(L, 3), &err),
+               lua_toboolean(L, 4) ? tm_coordinator_add_dealt(c, uid, ds, seed, &err)
+                                   : tm_coordinator_add_iterator(
+                                         c, uid, ds, seed, lua_toboolean(L, 3), &err),
                &err);
   b->uid = uid;
   return 2;
@@ -377,6 +386,101 @@ static int coordinator_seek(lua_State *L) {
   return 0;
 }
 
+/* --- iterators that are dealt out --- */
+
+/* coordinator:start_pass(uid) */
+static int coordinator_start_pass(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_start_pass(c, tm_lua_check_uid(L, 2), &err), &err);
+  return 0;
+}
+
+/* coordinator:progress(uid) -> { pass, dealt, done, left, endless, ended, steps, deals
+ * }; left: nil while it is not known */
+static int coordinator_progress(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_progress p;
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_progress(c, tm_lua_check_uid(L, 2), &p, &err), &err);
+  lua_createtable(L, 0, 8);
+  int t = lua_gettop(L);
+  tm_lua_set_int(L, t, "steps", p.steps);
+  tm_lua_set_int(L, t, "deals", p.deals);
+  tm_lua_set_int(L, t, "pass", (int64_t)p.pass);
+  tm_lua_set_int(L, t, "dealt", p.dealt);
+  tm_lua_set_int(L, t, "done", p.done);
+  if (p.left >= 0) tm_lua_set_int(L, t, "left", p.left);
+  lua_pushboolean(L, p.endless);
+  lua_setfield(L, t, "endless");
+  lua_pushboolean(L, p.left == 0);
+  lua_setfield(L, t, "ended");
+  return 1;
+}
+
+/* coordinator:deals(uid) -> seed (hexadecimal), pass, next, { first, n, first, n, ...
+ * }: all elements below next are done but for these ranges */
+static int coordinator_deals(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_deals d;
+  tm_err err;
+  char text[20];
+  tm_err_clear(&err);
+  lua_settop(L, 2);
+  luaL_checkstack(L, 8, NULL);
+  tm_lua_check(L, tm_coordinator_deals(c, tm_lua_check_uid(L, 2), &d, &err), &err);
+  (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)d.seed);
+  tm_range *copy = lua_newuserdatauv(L, ((size_t)d.n + 1) * sizeof *copy, 0);
+  if (d.n) memcpy(copy, d.undone, (size_t)d.n * sizeof *copy);
+  int32_t n = d.n;
+  int64_t next = d.next, pass = (int64_t)d.pass;
+  tm_deals_release(&d);
+  lua_pushstring(L, text);
+  tm_lua_push_int64(L, pass);
+  tm_lua_push_int64(L, next);
+  lua_createtable(L, 2 * n, 0);
+  for (int32_t i = 0; i < n; i++) {
+    tm_lua_push_int64(L, copy[i].first);
+    lua_rawseti(L, -2, 2 * i + 1);
+    tm_lua_push_int64(L, copy[i].n);
+    lua_rawseti(L, -2, 2 * i + 2);
+  }
+  return 4;
+}
+
+/* coordinator:redeal(uid, seed, pass, next, ranges) */
+static int coordinator_redeal(lua_State *L) {
+  tm_coordinator *c = check_coordinator(L, 1);
+  uint64_t uid = tm_lua_check_uid(L, 2);
+  tm_deals d = {.seed = strtoull(luaL_checkstring(L, 3), NULL, 16)};
+  int64_t pass, at = 0;
+  if (!tm_lua_integer(L, 4, &pass) || !tm_lua_integer(L, 5, &d.next) || pass < 0 ||
+      d.next < 0)
+    return tm_lua_fail(L, TM_EINVAL, "this is no place in a pass");
+  d.pass = (uint64_t)pass;
+  luaL_checktype(L, 6, LUA_TTABLE);
+  size_t n = lua_rawlen(L, 6) / 2;
+  if (n > INT32_MAX / 2) return tm_lua_fail(L, TM_EINVAL, "too many ranges");
+  d.n = (int32_t)n;
+  d.undone = lua_newuserdatauv(L, (n + 1) * sizeof *d.undone, 0);
+  for (int32_t i = 0; i < d.n; i++) {
+    tm_range *r = &d.undone[i];
+    lua_rawgeti(L, 6, 2 * i + 1);
+    lua_rawgeti(L, 6, 2 * i + 2);
+    bool ok = tm_lua_integer(L, -2, &r->first) && tm_lua_integer(L, -1, &r->n);
+    if (!ok || r->first < at || r->n < 1 || r->n > d.next - r->first)
+      return tm_lua_fail(L, TM_EINVAL, "range %d is none", (int)i + 1);
+    at = r->first + r->n;
+    lua_pop(L, 2);
+  }
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_redeal(c, uid, &d, &err), &err);
+  return 0;
+}
+
 /* --- counters --- */
 
 static void push_worker_stats(lua_State *L, const tm_worker_stats *w) {
@@ -455,6 +559,12 @@ static int remote_gc(lua_State *L) {
   return 0;
 }
 
+/* value:forget(): nobody wants it */
+static int remote_forget(lua_State *L) {
+  check_remote(L, 1);
+  return remote_gc(L);
+}
+
 static int remote_done(lua_State *L) {
   lua_pushboolean(L, tm_remote_value_done(check_remote(L, 1)));
   return 1;
@@ -465,7 +575,8 @@ static int remote_step(lua_State *L) {
   return 1;
 }
 
-/* value:wait(seconds) -> list of Tensors, nil when the time was up, or raises */
+/* value:wait(seconds) -> list of Tensors, "end_of_data" when none was left for it, nil
+ * when the time was up, or raises */
 static int remote_wait(lua_State *L) {
   tm_remote_value *v = check_remote(L, 1);
   tm_tensor **out;
@@ -481,6 +592,10 @@ static int remote_wait(lua_State *L) {
     s = tm_remote_value_wait(v, 0, NULL, &out, &n, &err);
   }
   tm_lua_check(L, s, &err);
+  if (tm_remote_value_ended(v)) {
+    lua_pushliteral(L, "end_of_data");
+    return 1;
+  }
   lua_createtable(L, n, 0);
   for (int32_t i = 0; i < n; i++) {
     tm_lua_push_tensor(L, out[i]);
@@ -502,10 +617,15 @@ void tm_lua_open_cluster(lua_State *L, int core) {
                                          {"add_locals", coordinator_add_locals},
                                          {"places", coordinator_places},
                                          {"seek", coordinator_seek},
+                                         {"start_pass", coordinator_start_pass},
+                                         {"progress", coordinator_progress},
+                                         {"deals", coordinator_deals},
+                                         {"redeal", coordinator_redeal},
                                          {"stats", coordinator_stats},
                                          {"close", coordinator_close},
                                          {NULL, NULL}};
   static const luaL_Reg remote[] = {{"done", remote_done},
+                                    {"forget", remote_forget},
                                     {"step", remote_step},
                                     {"wait", remote_wait},
                                     {NULL, NULL}};

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -52,6 +54,15 @@ static int system_log_to(lua_State *L) {
 static int system_log_text(lua_State *L) {
   tm_log(system_level(L, 1), "%s", luaL_checkstring(L, 2));
   return 0;
+}
+
+/* core.terminal() -> columns of the terminal that standard output is; nil: none */
+static int system_terminal(lua_State *L) {
+  struct winsize w;
+  if (!isatty(STDOUT_FILENO)) return 0;
+  int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 ? w.ws_col : 0;
+  lua_pushinteger(L, columns > 0 ? columns : 80);
+  return 1;
 }
 
 static int system_print_text(lua_State *L) {
@@ -120,11 +131,17 @@ static int system_memory(lua_State *L) {
 
 void tm_lua_open_system(lua_State *L, int core) {
   static const luaL_Reg functions[] = {
-      {"time", system_time},         {"sleep", system_sleep},
-      {"set_seed", system_set_seed}, {"seed", system_seed},
-      {"threads", system_threads},   {"memory", system_memory},
-      {"log_to", system_log_to},     {"log", system_log_text},
-      {"print", system_print_text},  {NULL, NULL},
+      {"time", system_time},
+      {"sleep", system_sleep},
+      {"set_seed", system_set_seed},
+      {"seed", system_seed},
+      {"threads", system_threads},
+      {"memory", system_memory},
+      {"log_to", system_log_to},
+      {"log", system_log_text},
+      {"print", system_print_text},
+      {"terminal", system_terminal},
+      {NULL, NULL},
   };
   lua_pushvalue(L, core);
   luaL_setfuncs(L, functions, 0);

@@ -1,19 +1,43 @@
 --- tm.metrics: numbers followed over many batches.
 
+local class = require "tidemill.lib.class"
+local losses = require "tidemill.losses"
+local options = require "tidemill.lib.options"
+local values = require "tidemill.lib.values"
+
 local M = { Metric = require "tidemill.metrics.base" }
 
-for _, name in ipairs { "mean", "accuracy", "error", "confusion", "auc" } do
-  for key, class in pairs(require("tidemill.metrics." .. name).public) do M[key] = class end
+for _, name in ipairs { "mean", "accuracy", "error", "r2", "confusion", "fscore", "auc" } do
+  for key, c in pairs(require("tidemill.metrics." .. name).public) do M[key] = c end
 end
 
 local classes = {}
 for name, c in pairs(M) do
-  if name ~= "Metric" then classes[name] = c end
+  if name ~= "Metric" and name ~= "MeanOf" then classes[name] = c end
 end
 
---- "mse", "auc", a function or an object.
-M.get = require("tidemill.lib.options").getter("metric", classes, {
-  mse = "MeanSquaredError", rmse = "RootMeanSquaredError", mae = "MeanAbsoluteError", auc = "AUC",
-})
+local aliases = {
+  acc = "Accuracy", mse = "MeanSquaredError", rmse = "RootMeanSquaredError", mae = "MeanAbsoluteError",
+  mape = "MeanAbsolutePercentageError", msle = "MeanSquaredLogarithmicError", bce = "BinaryCrossentropy",
+  kld = "KLDivergence", kl_divergence = "KLDivergence", kullback_leibler_divergence = "KLDivergence",
+  logcosh = "LogCoshError", log_cosh = "LogCoshError", cosine_proximity = "CosineSimilarity",
+}
+
+local named = options.getter("metric", classes, aliases)
+
+--- "mse", "auc", a function, a loss or an object: a metric.  One got by a short name or
+--- a function's has that name.
+function M.get(x)
+  if type(x) == "string" then
+    local m = named(x)
+    if x == x:lower() then rawset(m, "name", x) end
+    return m
+  end
+  if values.is_metric(x) then return x end
+  if class.is(x, losses.Loss) then
+    return M.MeanOf(function(y_true, y_pred) return x:call(y_true, y_pred) end, { name = x.name })
+  end
+  return M.MeanOf(x)
+end
 
 return M

@@ -7,9 +7,11 @@
 --- A model is a layer, so it may stand in another one.
 
 local Layer = require "tidemill.layers.base"
+local batches = require "tidemill.fit.batches"
 local class = require "tidemill.lib.class"
 local compile = require "tidemill.fit.compile"
 local errors = require "tidemill.errors"
+local logs = require "tidemill.fit.logs"
 local loop = require "tidemill.fit.loop"
 local nest = require "tidemill.lib.nest"
 local steps = require "tidemill.fit.steps"
@@ -109,7 +111,36 @@ function Model:call(x, training)
   end
   local env = bind(self, x)
   for _, node in ipairs(self._nodes) do symbol.run_node(node, env, training) end
+  for _, fn in ipairs(rawget(self, "_watched") or {}) do fn(env) end
   return nest.map(function(s) return env[s] end, self.outputs)
+end
+
+--- Let fn(value) see a symbol of this functional model at each call.
+local function watch(self, where, x, fn)
+  if not rawget(self, "_nodes") then
+    errors.raise("invalid_argument", "%s: symbols belong to functional models; %s calls it in its method call", where,
+      self.class_name)
+  end
+  local ends = all_symbols("outputs", self.outputs)
+  rawset(self, "_extra", rawget(self, "_extra") or {})
+  self._extra[#self._extra + 1] = x
+  for _, s in ipairs(self._extra) do ends[#ends + 1] = s end
+  rawset(self, "_nodes", symbol.graph(self._inputs, ends))
+  rawset(self, "_watched", rawget(self, "_watched") or {})
+  self._watched[#self._watched + 1] = function(env) fn(env[x]) end
+end
+
+--- Add a scalar to the loss: a value in `call`, a symbol of a functional model, or a
+--- function that computes it from variables.
+function Model:add_loss(x)
+  if not symbol.is(x) then return Layer.add_loss(self, x) end
+  watch(self, "add_loss", x, function(value) Layer.add_loss(self, value) end)
+end
+
+--- Let a Mean of this name follow a value in `call`, or a symbol of a functional model.
+function Model:add_metric(x, name)
+  if not symbol.is(x) then return Layer.add_metric(self, x, name) end
+  watch(self, "add_metric", x, function(value) Layer.add_metric(self, value, name) end)
 end
 
 --- Print layers, shapes and numbers of weights; `print_fn` may take the lines.
@@ -137,6 +168,18 @@ function Model:evaluate(x, given) return loop.evaluate(self, x, given) end
 
 --- predict(x, { batch_size, steps, callbacks }): the outputs of all batches, joined.
 function Model:predict(x, given) return loop.predict(self, x, given) end
+
+--- One step on one batch; { sample_weight, class_weight, reset_metrics }: the logs.
+function Model:train_on_batch(x, y, given) return batches.run(self, "train", x, y, given) end
+
+--- One step of evaluation on one batch: the results by name.
+function Model:test_on_batch(x, y, given) return batches.run(self, "test", x, y, given) end
+
+--- The outputs of one batch.
+function Model:predict_on_batch(x) return batches.predict(self, x) end
+
+--- Set losses and metrics back to the start, as each epoch does.
+function Model:reset_metrics() logs.reset(self) end
 
 --- Loss and metrics of compile, then those of layers and fields.
 function Model.get:metrics()

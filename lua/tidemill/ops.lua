@@ -163,6 +163,26 @@ function M.print(...)
   ops.print(list)
 end
 
+--- (x - mean) / sqrt(variance + epsilon) * scale + offset; offset and scale may be nil.
+--- variance_epsilon is a number, or an option.
+M.nn.batch_normalization = composed("nn.batch_normalization", function(x, mean, variance, offset, scale, opts)
+  if type(opts) == "number" then opts = { variance_epsilon = opts } end
+  local o = options.read("batch_normalization", opts, { variance_epsilon = 1e-3 })
+  local by = ops.rsqrt(ops.add(variance, o.variance_epsilon))
+  if scale ~= nil then by = ops.mul(by, scale) end
+  local y = ops.mul(ops.sub(x, mean), by)
+  return offset == nil and y or ops.add(y, offset)
+end)
+
+--- x with mean 0 and variance 1 along an axis (or a list of axes), times scale, plus
+--- offset, which may be nil.
+M.nn.layer_normalization = composed("nn.layer_normalization", function(x, scale, offset, opts)
+  local o = options.read("layer_normalization", opts, { axis = -1, epsilon = 1e-3 })
+  local axes = type(o.axis) == "table" and o.axis or { o.axis }
+  local mean, variance = ops["nn.moments"](x, axes, { keepdims = true })
+  return M.nn.batch_normalization(x, mean, variance, offset, scale, { variance_epsilon = o.epsilon })
+end)
+
 --- Rows of a table by ids; a sharded variable is never joined.
 M.nn.embedding_lookup = composed("nn.embedding_lookup", function(params, ids) return M.gather(params, ids) end)
 

@@ -2,6 +2,7 @@
 
 local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
+local dealt = require "tidemill.distribute.dealt"
 local errors = require "tidemill.errors"
 local func = require "tidemill.func"
 local nest = require "tidemill.lib.nest"
@@ -32,9 +33,13 @@ local function timeout_of(where, opts)
   return o.timeout
 end
 
-local function get(self, where, opts) return self._out.rebuild(outputs(self, timeout_of(where, opts))) end
+local function get(self, where, opts)
+  local list = outputs(self, timeout_of(where, opts))
+  if list == "end_of_data" then return nil, list end
+  return self._out.rebuild(list)
+end
 
---- Wait for the result, as tensors.
+--- Wait for the result, as tensors; nil, "end_of_data": the function found no data left.
 function RemoteValue:get(opts) return get(self, "get", opts) end
 
 local function plain(x)
@@ -159,7 +164,8 @@ local function flat_argument(self, x)
   return x
 end
 
---- Queue fn(args...), for the worker `only` (from 0) where it is given.
+--- Queue fn(args...), for the worker `only` (from 0) where it is given: its handle, and
+--- what its results are.
 local function schedule(self, fn, args, only)
   local handle = self:_open()
   if core.tracing() then
@@ -190,14 +196,25 @@ local function schedule(self, fn, args, only)
     wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice) end)
     value = handle:schedule(trace.graph, flat, only, after)
   end
-  return setmetatable({ _handle = value, _out = trace.out }, RemoteValue)
+  return value, trace.out
 end
 
+local function remote_value(handle, out) return setmetatable({ _handle = handle, _out = out }, RemoteValue) end
+
 --- Queue fn(args...) for some worker; returns a RemoteValue at once.
-function Coordinator:schedule(fn, args) return schedule(self, fn, args) end
+function Coordinator:schedule(fn, args) return remote_value(schedule(self, fn, args)) end
 
 --- The same for one worker, by its index from 0.
-function Coordinator:_schedule_on(index, fn, args) return schedule(self, fn, args, index) end
+function Coordinator:_schedule_on(index, fn, args) return remote_value(schedule(self, fn, args, index)) end
+
+--- The same where nobody wants the result.
+function Coordinator:_schedule_only(fn, args) schedule(self, fn, args):forget() end
+
+--- Schedule fn(args...) until the data of the exactly-once iterators among the arguments
+--- are used up, and join; a new pass of those that were at their end already.  The number
+--- of functions that had data.
+---@return integer
+function Coordinator:run_epoch(fn, args) return dealt.run_epoch(self, fn, args) end
 
 --- Places of the workers that were not removed.
 function Coordinator:_workers()
@@ -236,11 +253,15 @@ function Coordinator:fetch(struct, opts)
   end, struct)
 end
 
---- A dataset on every worker: a dataset, or a function that describes one.
+--- A dataset on every worker: a dataset, or a function that describes one.  With
+--- visitation = "exactly_once" its elements are dealt out: each is used by one function.
 function Coordinator:create_per_worker_dataset(source, opts)
   self:_open()
-  options.read("create_per_worker_dataset", opts, {})
-  return per_worker.dataset(self, source)
+  local how = options.read("create_per_worker_dataset", opts, { "visitation" }).visitation
+  if how ~= nil and how ~= "exactly_once" then
+    options.unknown("create_per_worker_dataset", "visitation", how, { "exactly_once" })
+  end
+  return per_worker.dataset(self, source, how ~= nil)
 end
 
 --- What fn makes (variables, tables, iterators; a structure of them) on every worker, to be

@@ -12,6 +12,7 @@
 ---   (2) What lives on workers is dropped there when its handle is collected here.
 
 local core = require "tidemill.core"
+local dealt = require "tidemill.distribute.dealt"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
@@ -30,9 +31,9 @@ PerWorkerIterator.__index = PerWorkerIterator
 local PerWorkerDataset = { __name = "tm.PerWorkerDataset" }
 PerWorkerDataset.__index = PerWorkerDataset
 
-local function iterator_of(coordinator, ds)
-  local uid, handle = coordinator:_open():add_iterator(ds._handle, tm.data.resumes(ds))
-  return setmetatable({ _uid = uid, _handle = handle, _coordinator = coordinator, _dataset = ds,
+local function iterator_of(coordinator, ds, is_dealt)
+  local uid, handle = coordinator:_open():add_iterator(ds._handle, tm.data.resumes(ds), is_dealt)
+  return setmetatable({ _uid = uid, _handle = handle, _coordinator = coordinator, _dataset = ds, _dealt = is_dealt,
     element_spec = ds.element_spec }, PerWorkerIterator)
 end
 
@@ -42,7 +43,7 @@ function PerWorkerDataset:iterator()
     errors.raise("failed_precondition", "a per-worker iterator is made outside of traced functions and "
       .. "passed as an argument")
   end
-  return iterator_of(self._coordinator, self._dataset)
+  return iterator_of(self._coordinator, self._dataset, self._dealt)
 end
 
 function PerWorkerIterator:next()
@@ -65,6 +66,7 @@ local PARTS = "^tidemill iterators 1 seed=(%x+) at=([%d:,]*) of (.*)$"
 ---@return string
 function PerWorkerIterator:state()
   outside "state"
+  if self._dealt then return dealt.state(self) end
   local seed, given, failed = self._coordinator:_open():places(self._uid)
   local at = {}
   for i = 1, #given do at[i] = ("%d:%d"):format(given[i], failed[i]) end
@@ -84,6 +86,7 @@ end
 --- know starts at the first element; a place of a worker that is not there is left out.
 function PerWorkerIterator:restore(state)
   outside "restore"
+  if self._dealt then return dealt.restore(self, state) end
   local seed, given, failed, marks = parse(state)
   core.data.check_marks(self._dataset._handle, marks)
   local handle = self._coordinator:_open()
@@ -97,15 +100,24 @@ function PerWorkerIterator:restore(state)
   return self
 end
 
+--- Of exactly-once visitation: the next pass, while nothing that takes from it is queued
+--- or runs.
+function PerWorkerIterator:_start_pass() self._coordinator:_open():start_pass(dealt.uid(self, "_start_pass")) end
+
+--- Of exactly-once visitation: { pass, dealt, done, left, endless, ended }, numbers of
+--- elements in this pass; left (for functions to come) is nil while it is not known.
+function PerWorkerIterator:_progress() return self._coordinator:_open():progress(dealt.uid(self, "_progress")) end
+
 --- A dataset on every worker: a dataset, or a function that describes one.
-function M.dataset(coordinator, source)
+function M.dataset(coordinator, source, is_dealt)
   local ds = source
   if type(source) == "function" then ds = tm.data.describe(source) end
   if not tm.data.is_dataset(ds) then
     errors.raise("invalid_argument", "create_per_worker_dataset takes a dataset or a function that returns "
       .. "one, got %s", type(ds))
   end
-  return setmetatable({ _coordinator = coordinator, _dataset = ds, element_spec = ds.element_spec }, PerWorkerDataset)
+  return setmetatable({ _coordinator = coordinator, _dataset = ds, _dealt = is_dealt, element_spec = ds.element_spec },
+    PerWorkerDataset)
 end
 
 --- The uid of one that belongs to this coordinator; nil: x is none.

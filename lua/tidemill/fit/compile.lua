@@ -9,6 +9,7 @@
 ---   (1) Metrics are made in the scope of the model, outside of the trace that asks.
 ---   (2) `all` lists loss, losses of outputs, metrics in the order in which they are shown.
 
+local adopt = require "tidemill.fit.adopt"
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
@@ -58,6 +59,7 @@ function M.compile(model, given)
     self.total = tm.metrics.Mean { name = "loss" }
   end
   place.within(model._scope, in_scope)
+  adopt.compiled(model, o)
   self.losses = nest.map(M.loss, o.loss)
   rawset(model, "_compiled", self)
   rawset(model, "_steps", nil)
@@ -161,15 +163,16 @@ end
 --- The name of a metric: of its output where there are several, of its own.
 local function rename(self, m, output, taken, weighted)
   local prefix = self.outputs.n > 1 and output .. "_" or ""
-  local name = prefix .. m.name
-  if weighted and taken[name] then name = prefix .. "weighted_" .. m.name end
+  local own = rawget(m, "_own_name") or m.name
+  local name = prefix .. own
+  if weighted and taken[name] then name = prefix .. "weighted_" .. own end
   if taken[name] then
     errors.raise("invalid_argument", 'compile: two metrics have the name "%s"; give one another name, as in '
       .. 'tm.metrics.Mean{ name = "other" }', name)
   end
   taken[name] = true
+  rawset(m, "_own_name", own)
   rawset(m, "name", name)
-  return m
 end
 
 local function add_metrics(self, y_true, y_pred)
@@ -204,6 +207,22 @@ local function list_all(self)
     for _, m in ipairs(e.metrics) do self.all[#self.all + 1] = m end
     for _, m in ipairs(e.weighted) do self.all[#self.all + 1] = m end
   end
+end
+
+--- Metrics that the user gave as objects.
+local function given_objects(x, out)
+  if values.is_metric(x) then
+    out[#out + 1] = x
+  elseif nest.is_nested(x) then
+    for _, k in ipairs(nest.keys(x)) do given_objects(x[k], out) end
+  end
+  return out
+end
+
+--- What is to be set back before the first step, when nothing is complete yet.
+function Compiled:early()
+  if self.built then return {} end
+  return given_objects(self.given.weighted_metrics, given_objects(self.given.metrics, {}))
 end
 
 --- Complete what the shapes of the first outputs and targets decide.

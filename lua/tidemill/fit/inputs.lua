@@ -70,7 +70,7 @@ local function tensors(where, x)
     end
     return errors.raise("invalid_argument", "%s%s is a %s; data are tensors, tables of tensors, datasets, "
       .. "tm.data.DatasetCreator or per-worker datasets", where, path, t)
-  end, x))
+  end, x, ""))
 end
 
 --- Rows of all leaves, which must agree.
@@ -99,18 +99,17 @@ local function element(parts)
   return { parts.x, parts.y, parts.weights }
 end
 
---- x given as { x, y } or { x, y, weights }: no option y, and the model has one input.
+local function is_data(x) return values.is_tensor(x) or values.is_variable(x) end
+
+--- Is a list { x, y } or { x, y, weights }, and not a structure of inputs or a list of
+--- numbers?  `o.pair` says so.
 local function is_pair(model, x, o, kind)
-  if o.y ~= nil or not nest.is_nested(x) or x[1] == nil or #x < 2 or #x > 3 then return false end
-  for _, v in ipairs(x) do
-    if type(v) == "number" then return false end
-  end
-  local first = x[1]
-  if type(first) == "table" and getmetatable(first) == nil and type(first[1]) == "number" then return false end
-  if kind == "predict" or (rawget(model, "_compiled") and rawget(model, "_compiled").given.loss == nil) then
-    return not takes_list(model) and rawget(model, "inputs") ~= nil
-  end
-  return true
+  if not nest.is_nested(x) or x[1] == nil or #x > 3 then return false end
+  if o.pair then return true end
+  if o.y ~= nil or #x < 2 or not values.any(is_data, x) then return false end
+  local c = rawget(model, "_compiled")
+  if kind ~= "predict" and c and c.given.loss ~= nil then return true end
+  return not takes_list(model) and (rawget(model, "inputs") ~= nil or rawget(model, "_stack") ~= nil)
 end
 
 --- Tensors as { x = , y = , weights = }.
@@ -144,13 +143,13 @@ local function class_list(given)
   return list
 end
 
---- The dataset with the weight of each example's class in its weights.
-local function weigh_classes(ds, given)
+--- { x, y, weights } with the weight of each example's class in its weights.
+local function weigher(given)
   if not nest.is_nested(given) then
     errors.raise("invalid_argument", "class_weight is a table of weights by class id, got %s", type(given))
   end
   local weights = tm.tensor(class_list(given), "float32")
-  return ds:map(function(x, y, w)
+  return function(x, y, w)
     if y == nil then errors.raise("invalid_argument", "class_weight needs targets y") end
     if nest.is_nested(y) then
       errors.raise("invalid_argument", "class_weight is for models with one output; give sample_weight")
@@ -162,13 +161,13 @@ local function weigh_classes(ds, given)
     end
     local by_class = tm.gather(weights, tm.cast(ids, "int64"))
     return { x, y, w == nil and by_class or tm.cast(w, "float32") * by_class }
-  end)
+  end
 end
 
 -- --- sources ---
 
 local function finish(source, o)
-  if o.class_weight ~= nil then source.dataset = weigh_classes(source.dataset, o.class_weight) end
+  if o.class_weight ~= nil then source.dataset = source.dataset:map(weigher(o.class_weight)) end
   source.cardinality = source.dataset:cardinality()
   source.finite = source.cardinality ~= "infinite"
   source.steps = o.steps
@@ -236,6 +235,14 @@ function M.source(model, where, x, o, kind)
   local rest = of_tensors(rows_of(parts, first + 1, rows - first), rows - first,
     { batch_size = o.validation_batch_size or o.batch_size }, "test")
   return of_tensors(rows_of(parts, 1, first), first, o, kind), rest
+end
+
+--- One batch as the element { x, y, weights }.
+function M.batch(model, where, x, y, o)
+  local parts = parts_of(model, where, x, { y = y, sample_weight = o.sample_weight }, "predict")
+  local e = element(parts)
+  if o.class_weight ~= nil then e = weigher(o.class_weight)(e[1], e[2], e[3]) end
+  return e
 end
 
 return M

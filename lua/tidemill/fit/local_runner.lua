@@ -22,13 +22,8 @@ function M.new(steps, source, eager)
     Runner)
 end
 
-local STATE, PARTS = "%d;%s", "^(%d+);(.*)$"
-
---- Begin a pass: data that do not go on begin anew.  `after`: a state of an earlier
---- process, after whose passes this one comes.
-function Runner:start_pass(after)
-  local passes = after and after:match(PARTS)
-  if passes then rawset(self.source.dataset, "_epochs", tonumber(passes)) end
+--- Begin a pass: data that do not go on begin anew.
+function Runner:start_pass()
   if not self.iterator or not self.source.continues then self.iterator = self.source.dataset:iterator() end
   self.done = 0
   self.passes = self.passes + 1
@@ -75,9 +70,8 @@ function Runner.wait() return true end
 --- Tensors that the newest step returned, by name.
 function Runner:last() return self.newest end
 
---- Outputs of all steps, in the order of the input.
-function Runner:outputs()
-  local found = self.found
+--- Outputs of batches joined to those of all; nil: there were none.
+function M.join(found)
   if #found == 0 then return nil end
   if #found == 1 then return found[1] end
   local flat = {}
@@ -91,18 +85,17 @@ function Runner:outputs()
   return nest.fill(found[1], joined)
 end
 
---- Where the data are, as a string to keep: how often they were begun, and the place.
-function Runner:state()
-  if not self.iterator then return "" end
-  return STATE:format(rawget(self.source.dataset, "_epochs") or 0, self.iterator:state())
-end
+--- Outputs of all steps, in the order of the input.
+function Runner:outputs() return M.join(self.found) end
+
+--- Where the data are, as a string to keep.
+function Runner:state() return self.iterator and self.iterator:state() or "" end
 
 --- Go on from a state, within a pass of which `done` steps were done.
 function Runner:restore(state, done)
-  local passes, place = state:match(PARTS)
-  if passes then
-    self.iterator:restore(place)
-    rawset(self.source.dataset, "_epochs", tonumber(passes))
+  if state ~= "" then
+    self.iterator = self.iterator or self.source.dataset:iterator()
+    self.iterator:restore(state)
   end
   self.done = done
 end

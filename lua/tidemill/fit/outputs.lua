@@ -3,6 +3,9 @@
 ---     local outs = outputs.of(model, y_pred)
 ---     outs.names                          -- { "height", "kind" }
 ---     outs:pick("loss", { kind = "mse" }) -- { nil, "mse" }: one entry an output
+---
+--- Outputs in a table have keys besides: the names of logs come from layers, what goes
+--- with an output is found by its key, or else by its name.
 
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
@@ -51,14 +54,9 @@ end
 --- Outputs of a model that gave y_pred.
 function M.of(model, y_pred)
   local declared = rawget(model, "outputs")
-  local names
-  if declared ~= nil and (not nest.is_nested(declared) or declared[1] ~= nil) then
-    names = names_by_layer(nest.flatten(declared))
-  else
-    names = names_by_path(y_pred)
-  end
-  return setmetatable({ names = names, n = #names, single = not nest.is_nested(y_pred),
-    by_key = nest.is_nested(y_pred) and y_pred[1] == nil }, Outputs)
+  local keys = names_by_path(y_pred)
+  local names = declared ~= nil and names_by_layer(nest.flatten(declared)) or keys
+  return setmetatable({ names = names, keys = nest.is_nested(y_pred) and keys or names, n = #names }, Outputs)
 end
 
 local function is_named(x) return nest.is_nested(x) and x[1] == nil and next(x) ~= nil end
@@ -67,11 +65,12 @@ local function by_name(self, what, x)
   local out, left = {}, {}
   for k in pairs(x) do left[k] = true end
   for i, name in ipairs(self.names) do
-    out[i] = x[name]
-    left[name] = nil
+    local key = self.keys[i]
+    if x[key] == nil then key = name end
+    out[i], left[key] = x[key], nil
   end
   local other = next(left)
-  if other ~= nil then options.unknown(what, "output", other, self.names) end
+  if other ~= nil then options.unknown(what, "output", other, self.keys) end
   return out
 end
 
@@ -90,7 +89,7 @@ function Outputs:pick(what, x, lists)
   for k in pairs(list) do n = math.max(n, type(k) == "number" and k or 0) end
   if n > self.n or (n < self.n and not lists) then
     errors.raise("invalid_argument", "%s: %d entries for %d output%s (%s)", what, n, self.n,
-      self.n == 1 and "" or "s", table.concat(self.names, ", "))
+      self.n == 1 and "" or "s", table.concat(self.keys, ", "))
   end
   for i = 1, self.n do out[i] = list[i] end
   return out

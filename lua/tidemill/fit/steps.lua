@@ -10,111 +10,16 @@
 ---   (2) compile makes all of this anew: a trace keeps the variables that were trainable
 ---       when it was made.
 
+local batch_loss = require "tidemill.fit.batch_loss"
 local compile = require "tidemill.fit.compile"
 local errors = require "tidemill.errors"
 local inputs = require "tidemill.fit.inputs"
+local logs = require "tidemill.fit.logs"
 local nest = require "tidemill.lib.nest"
-local outputs = require "tidemill.fit.outputs"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
 local M = {}
-
--- --- losses and metrics of one step ---
-
---- Target and weights in the rank and dtype of the prediction, where Keras does so.
-local function matched(y_true, y_pred, weights)
-  y_true = values.tensor(y_true, y_pred.dtype)
-  if #y_true.shape == 1 and #y_pred.shape == 2 then y_true = tm.expand_dims(y_true, -1) end
-  if values.is_float(y_true.dtype) and values.is_float(y_pred.dtype) then
-    y_true = values.cast(y_true, y_pred.dtype)
-  end
-  if weights ~= nil then
-    weights = values.cast(values.tensor(weights, y_pred.dtype), y_pred.dtype)
-    if #weights.shape == 1 and #y_pred.shape == 2 then weights = tm.expand_dims(weights, -1) end
-  end
-  return y_true, weights
-end
-
---- Predictions, targets and weights by output.
-local function by_output(self, y, y_pred, weights)
-  self.outputs = self.outputs or outputs.of(self.model, y_pred)
-  local p = nest.flatten(y_pred)
-  local t, w = self.outputs:pick("y", y), self.outputs:pick("sample_weight", weights)
-  for i = 1, self.outputs.n do
-    if t[i] ~= nil then t[i], w[i] = matched(t[i], p[i], w[i]) end
-  end
-  if not self.built then self:build(t, y_pred) end
-  return t, p, w
-end
-
---- Follow a loss: the mean over examples.
-local function follow(mean, loss, batch)
-  if #loss.shape > 0 then return mean:update_state(loss, batch) end
-  loss = values.cast(loss, "float32")
-  mean.total:assign_add(loss * batch)
-  mean.count:assign_add(batch)
-end
-
-local function check_shapes(name, loss, y_true, y_pred)
-  local t, p = y_true.shape, y_pred.shape
-  if #t > 0 and #p > 0 and t[1] >= 0 and p[1] >= 0 and t[1] ~= p[1] then
-    errors.raise("invalid_argument", 'the targets of "%s" are %d, its predictions %d: loss %s', name, t[1], p[1],
-      loss.name)
-  end
-end
-
---- What a loss of the user's or ours says about shapes, with the output's name.
-local function loss_of(e, y_true, y_pred, weights)
-  check_shapes(e.name, e.loss, y_true, y_pred)
-  local ok, loss = pcall(e.loss, y_true, y_pred, weights)
-  if ok then return loss end
-  if errors.is_error(loss) then
-    loss.message = ('loss %s of the output "%s" (y_true %s, y_pred %s): %s'):format(e.loss.name, e.name,
-      M.type_text(y_true), M.type_text(y_pred), loss.message)
-  end
-  error(loss, 0)
-end
-
-function M.type_text(x)
-  return ("%s %s"):format(x.dtype, require("tidemill.lib.shapes").text(x.shape))
-end
-
-local function penalty(model)
-  local list = model.losses
-  if #list == 0 then return nil end
-  for i, x in ipairs(list) do list[i] = values.cast(values.tensor(x, "float32"), "float32") end
-  return #list == 1 and list[1] or tm.add_n(list)
-end
-
---- The loss of a batch: of the outputs, by their weights, and what layers add.
-local function compute_loss(self, y, y_pred, weights)
-  local t, p, w = by_output(self, y, y_pred, weights)
-  local total, batch
-  for i, e in ipairs(self.entries) do
-    if e.loss and t[i] ~= nil then
-      local loss = loss_of(e, t[i], p[i], w[i])
-      batch = batch or tm.cast(tm.shape_of(t[i])[1], "float32")
-      if e.mean then follow(e.mean, loss, batch) end
-      if e.factor then loss = loss * e.factor end
-      total = total and total + loss or loss
-    end
-  end
-  local extra = penalty(self.model)
-  if extra then total = total and total + values.cast(extra, total.dtype) or extra end
-  if total then follow(self.total, total, batch or tm.ones({})) end
-  return total
-end
-
-local function compute_metrics(self, y, y_pred, weights)
-  local t, p, w = by_output(self, y, y_pred, weights)
-  for i, e in ipairs(self.entries) do
-    if t[i] ~= nil then
-      for _, m in ipairs(e.metrics) do m:update_state(t[i], p[i]) end
-      for _, m in ipairs(e.weighted) do m:update_state(t[i], p[i], w[i]) end
-    end
-  end
-end
 
 -- --- methods of tm.Model ---
 
@@ -122,15 +27,15 @@ local methods = {}
 
 --- The loss of a batch; also kept for the logs.  A class of your own may override it.
 function methods:compute_loss(_, y, y_pred, weights)
-  return compute_loss(compile.need(self, "compute_loss"), y, y_pred, weights)
+  return batch_loss.loss(compile.need(self, "compute_loss"), y, y_pred, weights)
 end
 
 --- Let the metrics see a batch; gives the logs: metrics by name.
 function methods:compute_metrics(_, y, y_pred, weights)
-  compute_metrics(compile.need(self, "compute_metrics"), y, y_pred, weights)
-  local logs = {}
-  for _, m in ipairs(self.metrics) do logs[m.name] = m end
-  return logs
+  batch_loss.metrics(compile.need(self, "compute_metrics"), y, y_pred, weights)
+  local out = {}
+  for _, m in ipairs(self.metrics) do out[m.name] = m end
+  return out
 end
 
 local function need_loss(self, where, loss, y)
@@ -197,33 +102,33 @@ local function log_name(self, name, x)
 end
 
 --- Names of logs: those of the model's metrics in their order, then the rest.
-local function ordered(model, logs)
+local function ordered(model, given)
   local names, seen = {}, {}
   for _, m in ipairs(model.metrics) do
-    if logs[m.name] ~= nil and not seen[m.name] then
+    if given[m.name] ~= nil and not seen[m.name] then
       seen[m.name], names[#names + 1] = true, m.name
     end
   end
-  for _, name in ipairs(nest.keys(logs)) do
+  for _, name in ipairs(nest.keys(given)) do
     if not seen[name] then names[#names + 1] = name end
   end
   return names
 end
 
 --- Take the logs of a step apart: metrics are remembered, tensors are the result.
-local function split(self, logs)
-  if logs == nil then return {} end
-  if not nest.is_nested(logs) then
+local function split(self, given)
+  if given == nil then return {} end
+  if not nest.is_nested(given) then
     errors.raise("invalid_argument", "%s of %s returns a table of logs by name, got %s", self.method,
-      self.model.class_name, type(logs))
+      self.model.class_name, type(given))
   end
   local tensors = {}
-  for _, name in ipairs(ordered(self.model, logs)) do
+  for _, name in ipairs(ordered(self.model, given)) do
     if type(name) ~= "string" then
       errors.raise("invalid_argument", "%s of %s returns logs by name, as in { loss = loss }", self.method,
         self.model.class_name)
     end
-    tensors[name] = log_name(self, name, logs[name])
+    tensors[name] = log_name(self, name, given[name])
   end
   return tensors
 end
@@ -264,83 +169,7 @@ function M.of(model, kind)
   return self
 end
 
--- --- reading and resetting metrics ---
-
-local function number(x)
-  if values.is_variable(x) then x = x:read() end
-  if values.is_tensor(x) and x.rank == 0 then return x:item() end
-  return x
-end
-
-local function results(list)
-  local out = {}
-  for i, m in ipairs(list) do out[i] = m:result() end
-  return out
-end
-
---- Results of metrics, in one go; results that cannot be traced are asked one by one.
-local function read_all(self, list)
-  if not self.reader or #self.read_list ~= #list then
-    self.read_list = list
-    self.reader = tm.func(function() return results(list) end, { name = "read_metrics" })
-  end
-  if self.eager_reader then return results(list) end
-  local ok, r = pcall(self.reader)
-  if ok then return r end
-  self.eager_reader = self.reader.trace_count == 0
-  if not self.eager_reader then error(r, 0) end
-  return results(list)
-end
-
 --- What the step logs, as Lua numbers by name; `last` are the newest step's own tensors.
---- A metric with several results is each of them.
-function Steps:read(last)
-  local list, names, logs = {}, {}, {}
-  for _, name in ipairs(self.names) do
-    if self.metrics[name] then
-      list[#list + 1], names[#names + 1] = self.metrics[name], name
-    elseif last and last[name] ~= nil then
-      logs[name] = number(last[name])
-    end
-  end
-  if #list == 0 then return logs end
-  local got = read_all(self, list)
-  for i, name in ipairs(names) do
-    if nest.is_nested(got[i]) then
-      for k, v in pairs(got[i]) do logs[k] = number(v) end
-    else
-      logs[name] = number(got[i])
-    end
-  end
-  return logs
-end
-
-local function same(a, b)
-  if #a ~= #b then return false end
-  for i, x in ipairs(a) do
-    if b[i] ~= x then return false end
-  end
-  return true
-end
-
---- Set the metrics of a model back to the start, in one go.
-function M.reset_metrics(model)
-  local list = model.metrics
-  local kept = rawget(model, "_reset")
-  if not kept or not same(kept.list, list) then
-    local plain, own = {}, {}
-    for _, m in ipairs(list) do
-      local base = m.reset_states == tm.metrics.Metric.reset_states
-      table.insert(base and plain or own, m)
-    end
-    kept = { list = list, own = own, fn = tm.func(function()
-      for _, m in ipairs(plain) do m:reset_states() end
-    end, { name = "reset_metrics" }) }
-    kept.any = #plain > 0
-    rawset(model, "_reset", kept)
-  end
-  if kept.any then kept.fn() end
-  for _, m in ipairs(kept.own) do m:reset_states() end
-end
+function Steps:read(last) return logs.read(self, last) end
 
 return M

@@ -100,8 +100,12 @@ function Layer:add_weight(given)
   return v
 end
 
---- Add a scalar to the losses of this call.
+--- Add a scalar to the losses of this call; a function gives one for every call.
 function Layer:add_loss(x)
+  if type(x) == "function" then
+    self._regularized[#self._regularized + 1] = { x }
+    return
+  end
   if not context.scratch() then self._losses[#self._losses + 1] = x end
 end
 

@@ -94,6 +94,14 @@ function M.count(where, name, x, least)
   return x
 end
 
+--- Raise unless the value is one of a list of strings.
+function M.choice(where, name, x, list)
+  for _, c in ipairs(list) do
+    if x == c then return x end
+  end
+  return M.unknown(where, name, x, list)
+end
+
 --- Raise unless the value is true or false.
 function M.flag(where, name, x)
   if type(x) ~= "boolean" then

@@ -9,9 +9,11 @@
 --- one version; they are made eagerly in the scope in which the metric was constructed,
 --- also when that happens during a trace.  Updates only add: workers need no order.
 
+local unpack = table.unpack or unpack
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
 local initializers = require "tidemill.initializers"
+local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local place = require "tidemill.lib.place"
 local tm = require "tidemill.lib.lazy"
@@ -28,10 +30,12 @@ local function automatic_name(base)
   return n == 0 and base or ("%s_%d"):format(base, n)
 end
 
-function Metric:setup(given)
+function Metric:setup(...)
+  local given = ...
   local o = type(given) == "table" and getmetatable(given) == nil and given or {}
   rawset(self, "_scope", place.current() or false)
   rawset(self, "_own", {})
+  rawset(self, "_made_of", nest.pack(...))
   rawset(self, "name", o.name or automatic_name(options.snake(self.class_name)))
 end
 
@@ -55,6 +59,14 @@ function Metric:add_weight(given)
   }, { unpartitioned = true, beside = self._own[1] })
   self._own[#self._own + 1] = v
   return v
+end
+
+--- Another of the same name and options in the same scope, with state of its own.
+function Metric:copy()
+  local made, of = self._made_of, getmetatable(self)
+  local m = place.within(self._scope, function() return of(unpack(made, 1, made.n)) end)
+  rawset(m, "name", self.name)
+  return m
 end
 
 function Metric:update_state()

@@ -1,4 +1,5 @@
---- Means of losses: MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, LogLoss.
+--- Means of losses (MeanSquaredError, LogLoss, CategoricalCrossentropy, ...), and what is
+--- made of them: RootMeanSquaredError, CosineSimilarity.
 
 local align = require "tidemill.lib.align"
 local mean = require "tidemill.metrics.mean"
@@ -7,27 +8,51 @@ local tm = require "tidemill.lib.lazy"
 
 local M = {}
 
-local function of_loss(name, loss)
-  local c = mean.MeanOf:extend(name)
-  function c.values_of(_, y_true, y_pred)
-    return loss(align.pair(mean.as_float(y_true), mean.as_float(y_pred)))
-  end
+--- The mean of a loss; `known` are the options that the loss has.
+local function of_loss(name, loss, known)
+  local c = mean.derive(name, function(self, given)
+    local o = self:options(given, known)
+    o.name = nil
+    rawset(self, "_loss", losses[loss or name](o))
+    mean.Mean.init(self)
+  end)
+  function c:values_of(y_true, y_pred) return self._loss:call(y_true, mean.as_float(y_pred)) end
   M[name] = c
 end
 
-of_loss("MeanSquaredError", losses.mean_squared_error)
-of_loss("MeanAbsoluteError", losses.mean_absolute_error)
-of_loss("LogLoss", losses.binary_crossentropy)
+local crossentropy = { from_logits = false, label_smoothing = 0 }
+
+of_loss("MeanSquaredError")
+of_loss("MeanAbsoluteError")
+of_loss("MeanAbsolutePercentageError")
+of_loss("MeanSquaredLogarithmicError")
+of_loss("LogCoshError", "LogCosh")
+of_loss("Hinge")
+of_loss("SquaredHinge")
+of_loss("KLDivergence")
+of_loss("Poisson")
+of_loss("BinaryCrossentropy", nil, crossentropy)
+of_loss("LogLoss", "BinaryCrossentropy", crossentropy)
+of_loss("CategoricalCrossentropy", nil, crossentropy)
+of_loss("SparseCategoricalCrossentropy", nil, { from_logits = false })
+
+--- How alike the directions are: 1 for the same, -1 for opposite ones.
+---@class tm.metrics.CosineSimilarity : tm.metrics.Metric
+of_loss("CosineSimilarity")
+
+local negative = M.CosineSimilarity.values_of
+
+function M.CosineSimilarity:values_of(...) return -negative(self, ...) end
 
 --- The root of the mean of all squared errors.
 ---@class tm.metrics.RootMeanSquaredError : tm.metrics.Metric
-M.RootMeanSquaredError = mean.MeanOf:extend("RootMeanSquaredError")
+M.RootMeanSquaredError = mean.derive("RootMeanSquaredError")
 
 function M.RootMeanSquaredError.values_of(_, y_true, y_pred)
   y_true, y_pred = align.pair(mean.as_float(y_true), mean.as_float(y_pred))
   return tm.square(y_pred - y_true)
 end
 
-function M.RootMeanSquaredError:result() return tm.sqrt(mean.ratio(self.total, self.count)) end
+function M.RootMeanSquaredError:result() return mean.given(tm.sqrt(mean.ratio(self.total, self.count))) end
 
 return { public = M }

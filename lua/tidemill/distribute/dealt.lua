@@ -1,0 +1,132 @@
+--- Iterators whose elements are dealt out to functions, each to one: exactly-once
+--- visitation (core/cluster/coord_deal.c).
+---
+--- A state is one line:
+---     tidemill deals 1 seed=HEX pass=N next=N undone=FIRST+N,FIRST+N of NAME:HEX ...
+--- All elements of the pass below `next` are done but for the ranges `undone`.
+
+local core = require "tidemill.core"
+local errors = require "tidemill.errors"
+local wait = require "tidemill.distribute.wait"
+local tm = require "tidemill.lib.lazy"
+
+local M = {}
+
+local STATE = "tidemill deals 1 seed=%s pass=%d next=%d undone=%s of %s"
+local PARTS = "^tidemill deals 1 seed=(%x+) pass=(%d+) next=(%d+) undone=([%d+,]*) of (.*)$"
+
+--- Functions that run_epoch has started and that are not finished.
+local AHEAD, AHEAD_UNKNOWN = 1024, 64
+
+--- The uid of an iterator that is dealt out.
+function M.uid(iterator, where)
+  if not iterator._dealt then
+    errors.raise("failed_precondition", "%s: this iterator is not dealt out; make it with "
+      .. 'create_per_worker_dataset(ds, { visitation = "exactly_once" })', where)
+  end
+  return iterator._uid
+end
+
+-- --- states ---
+
+function M.state(iterator)
+  local seed, pass, next, ranges = iterator._coordinator:_open():deals(iterator._uid)
+  local undone = {}
+  for i = 1, #ranges, 2 do undone[#undone + 1] = ("%d+%d"):format(ranges[i], ranges[i + 1]) end
+  return STATE:format(seed, pass, next, table.concat(undone, ","), core.data.marks(iterator._dataset._handle))
+end
+
+function M.restore(iterator, state)
+  local seed, pass, next, undone, marks
+  if type(state) == "string" then seed, pass, next, undone, marks = state:match(PARTS) end
+  if not seed then
+    errors.raise("invalid_argument", type(state) == "string" and state:find "^tidemill iterators "
+      and 'this is the state of a per-worker iterator without visitation = "exactly_once"'
+      or "this is no state of an exactly-once iterator")
+  end
+  core.data.check_marks(iterator._dataset._handle, marks)
+  local ranges = {}
+  for first, n in undone:gmatch "(%d+)%+(%d+)" do
+    ranges[#ranges + 1], ranges[#ranges + 2] = tonumber(first), tonumber(n)
+  end
+  iterator._coordinator:_open():redeal(iterator._uid, seed, tonumber(pass), tonumber(next), ranges)
+  return iterator
+end
+
+-- --- epochs ---
+
+local function is_dealt(x) return type(x) == "table" and (getmetatable(x) or {}).__tm_per_worker and x._dealt end
+
+--- The iterators among the arguments, each once.
+local function iterators(args, list)
+  for _, x in pairs(args) do
+    if is_dealt(x) then
+      list[x] = true
+    elseif type(x) == "table" and getmetatable(x) == nil then
+      iterators(x, list)
+    end
+  end
+  return list
+end
+
+local function check(list)
+  if next(list) == nil then
+    errors.raise("invalid_argument", "run_epoch: none of the arguments is an iterator of "
+      .. 'create_per_worker_dataset(ds, { visitation = "exactly_once" }): its data say when the epoch is over')
+  end
+  for it in pairs(list) do
+    local p = it:_progress()
+    if p.endless then
+      errors.raise("invalid_argument", "run_epoch: the dataset never ends: leave out rep(), or schedule as many "
+        .. "functions as you want")
+    end
+    if p.ended and p.dealt > 0 then it:_start_pass() end
+  end
+end
+
+--- Steps that can still be started; nil: not known.
+local function left(list)
+  local most = math.huge
+  for it in pairs(list) do
+    local p = it:_progress()
+    if p.left then most = math.min(most, p.left) end
+  end
+  return most < math.huge and most or nil
+end
+
+--- How many functions had data so far, and how many tried: of whichever iterator.
+local function counts(list)
+  local it = next(list)
+  local p = it:_progress()
+  return p.steps, p.deals
+end
+
+--- Start functions, not many more than there are data for, and wait for all.
+local function round(coordinator, list, fn, args)
+  local handle, n, started = coordinator:_open(), left(list), 0
+  local ahead = n and AHEAD or math.max(AHEAD_UNKNOWN, 8 * coordinator.strategy.num_workers)
+  local half = math.floor(ahead / 2)
+  while n and started < n or not n and not left(list) do
+    local some = n and math.min(n - started, half) or half
+    for _ = 1, some do coordinator:_schedule_only(fn, args) end
+    started = started + some
+    wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice, half) end)
+  end
+  coordinator:join()
+end
+
+--- See Coordinator.run_epoch.  What was given back, or lost with a ps that was restored,
+--- is dealt in another round.
+function M.run_epoch(coordinator, fn, args)
+  local list = iterators(type(args) == "table" and args or {}, {})
+  check(list)
+  local before = counts(list)
+  repeat
+    local _, tried = counts(list)
+    round(coordinator, list, fn, args)
+    local steps, now = counts(list)
+    if left(list) == 0 or now == tried then return steps - before end
+  until false
+end
+
+return M
