@@ -47,19 +47,46 @@ local function follow(mean, loss, batch)
   mean.count:assign_add(batch)
 end
 
-local function check_shapes(name, loss, y_true, y_pred)
-  local t, p = y_true.shape, y_pred.shape
-  if #t > 0 and #p > 0 and t[1] >= 0 and p[1] >= 0 and t[1] ~= p[1] then
-    errors.raise("invalid_argument", 'the targets of "%s" are %d, its predictions %d: loss %s', name, t[1], p[1],
-      loss.name)
+local function is_one(n) return n == 1 or n == -1 end
+
+--- Do targets and predictions have an axis for an axis?  A last one of size one may be
+--- missing.
+local function ranks_fit(t, p, sparse)
+  local more = #p - #t
+  if sparse then return more == 1 or (more == 0 and #t > 0 and is_one(t[#t])) end
+  if more == 1 then return is_one(p[#p]) end
+  if more == -1 then return is_one(t[#t]) end
+  return more == 0
+end
+
+local function sizes_fit(t, p, exact)
+  for i = 1, math.min(#t, #p) do
+    local free = t[i] == -1 or p[i] == -1 or (not exact and (t[i] == 1 or p[i] == 1))
+    if not free and t[i] ~= p[i] then return false end
   end
+  return true
+end
+
+--- Raise where a loss of ours would compare what does not belong together; those of users
+--- know themselves.
+local function check_shapes(e, y_true, y_pred)
+  local kind = e.loss.class_name
+  if getmetatable(e.loss) ~= tm.losses[kind] then return end
+  local t, p, sparse = y_true.shape, y_pred.shape, kind == "SparseCategoricalCrossentropy"
+  local exact = kind == "CategoricalCrossentropy"
+  if ranks_fit(t, p, sparse) and (sparse or sizes_fit(t, p, exact)) then return end
+  errors.raise("invalid_argument", 'the targets y of the output "%s" have the shape %s, its predictions %s: %s%s',
+    e.name, shapes.text(t), shapes.text(p), e.loss.name,
+    sparse and " takes one class id an example (one-hot targets: categorical_crossentropy)"
+    or exact and " takes a number for each class (class ids: sparse_categorical_crossentropy)"
+    or " takes a target for each prediction")
 end
 
 local function type_text(x) return ("%s %s"):format(x.dtype, shapes.text(x.shape)) end
 
 --- What a loss of the user's or ours says about shapes, with the output's name.
 local function loss_of(e, y_true, y_pred, weights)
-  check_shapes(e.name, e.loss, y_true, y_pred)
+  check_shapes(e, y_true, y_pred)
   local ok, loss = pcall(e.loss, y_true, y_pred, weights)
   if ok then return loss end
   if errors.is_error(loss) then
