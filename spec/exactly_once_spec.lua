@@ -122,6 +122,112 @@ describe("exactly-once visitation", function()
     raises("invalid_argument", "none of the arguments", c.run_epoch, c, function() end)
   end)
 
+  it("has the same elements for a closure that runs again, whatever map draws for them", function()
+    open(64)
+    local it = iterator(tm.data.range(64):map(function(x) return { x, tm.random.uniform({}) } end):shuffle(9):batch(4))
+    local f = tm.func(function(i) return i:next() end)
+    local start, drawn = it:state(), {}
+    for round = 1, 3 do
+      local list = {}
+      for i = 1, 16 do list[i] = c:schedule(f, { it }) end
+      for _, r in ipairs(list) do
+        local batch = r:get()
+        local ids, x = batch[1]:totable(), batch[2]:totable()
+        for k, id in ipairs(ids) do
+          if round == 1 then drawn[id] = x[k] else assert.equal(drawn[id], x[k]) end
+        end
+      end
+      it:restore(start)
+    end
+  end)
+
+  it("lets a cancelled function's elements be used by the next; what failed counts as used", function()
+    open(40)
+    local it, f = iterator(tm.data.range(40):batch(2)), note(0.001)
+    local bad = tm.func(function(i)
+      local ids = i:next()
+      tm.assert_true(tm.reduce_sum(ids):less(0), "bad batch")
+      return ids
+    end)
+    for _ = 1, 3 do c:schedule(f, { it }) end
+    c:join()
+    raises("invalid_argument", "bad batch", function()
+      c:schedule(bad, { it })
+      for _ = 1, 12 do c:schedule(f, { it }) end
+      c:join()
+    end)
+    local p = it:_progress()
+    c:run_epoch(f, { it })
+    local counts, missing = seen:read():totable(), 0
+    for _, x in ipairs(counts) do
+      assert.is_true(x <= 1)
+      if x == 0 then missing = missing + 1 end
+    end
+    assert.equal(2, missing)
+    assert.is_true(p.done >= 4)
+    assert.equal(20, it:_progress().done)
+  end)
+
+  it("with several elements a function: what is left for none stays for those that take fewer", function()
+    open(50)
+    local it = iterator(tm.data.range(50):batch(5))
+    local three = tm.func(function(i)
+      for _ = 1, 3 do
+        local ids = i:next()
+        seen:scatter_add(ids, tm.ones_like(ids))
+        examples:assign_add(tm.reduce_sum(tm.ones_like(ids)))
+      end
+    end)
+    assert.equal(3, c:run_epoch(three, { it }))
+    assert.equal(1, it:_progress().left)
+    assert.is_false(it:_progress().ended)
+    assert.equal(1, c:run_epoch(note(), { it }))
+    each(50, 1)
+    local some = iterator(tm.data.range(50):filter(function(x) return x:less(50) end):batch(5))
+    assert.equal(3, c:run_epoch(three, { some }))
+    assert.equal(1, c:run_epoch(note(), { some }))
+    each(50, 2)
+  end)
+
+  it("ends what waits for a result that has no data, quietly", function()
+    open(4)
+    local it = iterator(tm.data.range(4):batch(4))
+    local f = note()
+    local twice = tm.func(function(x) return x * 2 end)
+    local a, b = c:schedule(f, { it }), c:schedule(f, { it })
+    local x, y = c:schedule(twice, { a }), c:schedule(twice, { b })
+    local z = c:schedule(twice, { y })
+    c:join()
+    assert.equal(12, x:fetch())
+    assert.same({ nil, "end_of_data" }, { y:fetch() })
+    assert.same({ nil, "end_of_data" }, { z:fetch() })
+  end)
+
+  it("is part of a checkpoint that is taken while functions run: the next chief goes on exactly once", function()
+    for seed = 1, 3 do
+      open(600)
+      local dir = os.tmpname()
+      os.remove(dir)
+      local function ds() return tm.data.range(600):shuffle(100, { seed = seed }):batch(3) end
+      local it, f = iterator(ds()), note(0.0005)
+      for _ = 1, 130 do c:schedule(f, { it }) end
+      P.eventually(5, function() return it:_progress().done >= 40 * seed end)
+      local path = assert(tm.train.Checkpoint { it = it, seen = seen, examples = examples }:save(dir .. "/ckpt"))
+      c:join()
+      close()
+      open(600)
+      it = iterator(ds())
+      assert(tm.train.Checkpoint { it = it, seen = seen, examples = examples }:restore(path)):assert_consumed()
+      assert.equal(examples:read():item(), it:_progress().done * 3)
+      c:run_epoch(note(), { it })
+      each(600, 1)
+      assert.equal(200, c:run_epoch(note(), { it }))
+      each(600, 2)
+      close()
+      os.execute("rm -rf '" .. dir .. "'")
+    end
+  end)
+
   it("works on workers that are processes", function()
     open_tasks(1000, { workers = 3, ps = 2 })
     local it, f = iterator(tm.data.range(1000):shuffle(50):batch(8)), note()
@@ -129,5 +235,63 @@ describe("exactly-once visitation", function()
       assert.equal(125, c:run_epoch(f, { it }))
       each(1000, pass)
     end
+  end)
+
+  it("bears workers that are killed, in every pass", function()
+    open_tasks(900, { workers = 3, ps = 2 })
+    local it, f = iterator(tm.data.range(900):shuffle(50):batch(3)), note(0.002)
+    for pass = 1, 3 do
+      for _ = 1, 300 do c:schedule(f, { it }) end
+      P.eventually(5, function() return it:_progress().done >= 60 * pass end)
+      T.worker[pass]:kill()
+      T.worker[pass]:wait(5)
+      T:task("worker", pass - 1)
+      c:join()
+      each(900, pass)
+      it:_start_pass()
+    end
+    assert.is_true(c:stats().retries > 0)
+  end)
+
+  it("bears a worker that hangs longer than the heartbeat, and comes back", function()
+    open_tasks(900, { workers = 2, ps = 1 })
+    local it, f = iterator(tm.data.range(900):filter(function(x) return x:less(900) end):batch(3)), note(0.002)
+    for _ = 1, 150 do c:schedule(f, { it }) end
+    P.eventually(5, function() return it:_progress().done >= 60 end)
+    T.worker[1]:kill "STOP"
+    c:run_epoch(f, { it })
+    each(900, 1)
+    T.worker[1]:kill "CONT"
+    assert.is_truthy(P.eventually(5, function() return c:stats().workers[1].state == "ready" end))
+    assert.equal(300, c:run_epoch(f, { it }))
+    each(900, 2)
+  end)
+
+  it("follows functions that move away from a slow worker", function()
+    open_tasks(300, { workers = 2, ps = 1 })
+    local it = iterator(tm.data.range(300):batch(1))
+    local f = tm.func(function(i)
+      local ids = i:next()
+      tm.cond(tm.reduce_sum(ids):less(1), function() return tm.sleep(0.3) end, function() return tm.sleep(0) end)
+      seen:scatter_add(ids, tm.ones_like(ids))
+      examples:assign_add(1)
+    end)
+    for pass = 1, 2 do
+      assert.equal(300, c:run_epoch(f, { it }))
+      each(300, pass)
+    end
+  end)
+
+  it("takes and gives back workers in the middle of a pass", function()
+    open_tasks(600, { workers = 3, ps = 1 })
+    local it, f = iterator(tm.data.range(600):batch(2)), note(0.001)
+    for _ = 1, 200 do c:schedule(f, { it }) end
+    c:remove_worker(T.jobs.worker[1])
+    for _ = 1, 100 do c:schedule(f, { it }) end
+    c:join()
+    each(600, 1)
+    c:add_worker(T.jobs.worker[1])
+    assert.equal(300, c:run_epoch(f, { it }))
+    each(600, 2)
   end)
 end)

@@ -29,6 +29,8 @@ struct coord_accounts {
   int32_t held;         /* closures */
   tm_range *back;
   int32_t nback, max_back;
+  bool noted;
+  tm_deals note; /* of the last checkpoint's moment */
 };
 
 tm_status coord_accounts_new(const tm_dataset *ds, coord_accounts **out, tm_err *err) {
@@ -48,6 +50,7 @@ tm_status coord_accounts_new(const tm_dataset *ds, coord_accounts **out, tm_err 
 void coord_accounts_free(coord_accounts *a) {
   if (!a) return;
   tm_free(a->back, (size_t)a->max_back * sizeof *a->back);
+  tm_deals_release(&a->note);
   tm_free(a, sizeof *a);
 }
 
@@ -419,12 +422,28 @@ static int32_t ranges_join(tm_range *r, int32_t n) {
   return m;
 }
 
-/* Deals of this pass that closures hold, below `end`. */
+/* Numbers of closures, rising. */
+typedef struct deal_ids {
+  const uint64_t *id;
+  int32_t n;
+} deal_ids;
+
+static int id_compare(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static bool deal_among(const deal_ids *ids, uint64_t id) {
+  return ids && ids->n && bsearch(&id, ids->id, (size_t)ids->n, sizeof id, id_compare);
+}
+
+/* Deals of this pass that closures hold, but for some closures, below `end`. */
 static int32_t deal_held(const tm_coordinator *c, uint64_t uid, const coord_accounts *a,
-                         tm_range *out, int32_t max) {
+                         const deal_ids *but, tm_range *out, int32_t max) {
   deal_walk w = {c, 0, NULL};
   int32_t n = 0;
-  for (const coord_item *it; n < max && (it = walk_next(&w));)
+  for (const coord_item *it; n < max && (it = walk_next(&w));) {
+    if (deal_among(but, it->id)) continue;
     for (int32_t i = 0; it->dealt && i < it->narg && n < max; i++) {
       const tm_deal *d = &it->deal[i];
       if (!d->count || it->arg[i].iterator != uid || d->pass != a->pass) continue;
@@ -432,35 +451,75 @@ static int32_t deal_held(const tm_coordinator *c, uint64_t uid, const coord_acco
       if (a->end >= 0 && d->first + k > a->end) k = a->end - d->first;
       if (k > 0) out[n++] = (tm_range){d->first, k};
     }
+  }
   return n;
 }
 
-static tm_status deal_undone(const tm_coordinator *c, uint64_t uid,
-                             const coord_accounts *a, tm_deals *out) {
+static tm_status deal_undone(const tm_coordinator *c, const coord_resource *r,
+                             const deal_ids *but, tm_deals *out) {
+  const coord_accounts *a = r->accounts;
   int32_t max = a->nback + a->held;
-  out->undone = max ? tm_malloc((size_t)max * sizeof *out->undone) : NULL;
-  if (max && !out->undone) return TM_ENOMEM;
-  out->room = max;
-  if (a->nback) memcpy(out->undone, a->back, (size_t)a->nback * sizeof *a->back);
-  int32_t n = a->nback + deal_held(c, uid, a, out->undone + a->nback, a->held);
-  out->n = ranges_join(out->undone, n);
+  tm_range *range = max ? tm_malloc((size_t)max * sizeof *range) : NULL;
+  if (max && !range) return TM_ENOMEM;
+  if (a->nback) memcpy(range, a->back, (size_t)a->nback * sizeof *range);
+  int32_t n = a->nback;
+  n += deal_held(c, r->uid, a, but, range + n, a->held);
+  *out = (tm_deals){r->seed, a->pass, a->next, range, ranges_join(range, n), max};
   return TM_OK;
 }
 
-tm_status tm_coordinator_deals(tm_coordinator *c, uint64_t uid, tm_deals *out,
-                               tm_err *err) {
+static tm_status deal_copy(const tm_deals *from, tm_deals *out) {
+  size_t bytes = (size_t)from->n * sizeof *from->undone;
+  *out = *from;
+  out->room = from->n;
+  out->undone = bytes ? tm_malloc(bytes) : NULL;
+  if (bytes && !out->undone) {
+    memset(out, 0, sizeof *out);
+    return TM_ENOMEM;
+  }
+  if (bytes) memcpy(out->undone, from->undone, bytes);
+  return TM_OK;
+}
+
+tm_status tm_coordinator_deals(tm_coordinator *c, uint64_t uid, bool noted,
+                               tm_deals *out, tm_err *err) {
   coord_resource *r;
   memset(out, 0, sizeof *out);
   pthread_mutex_lock(&c->mu);
   tm_status s = deal_find(c, uid, &r, err);
   if (s == TM_OK) {
-    out->seed = r->seed;
-    out->pass = r->accounts->pass;
-    out->next = r->accounts->next;
-    s = deal_undone(c, uid, r->accounts, out) ? tm_nomem(err, "a state") : TM_OK;
+    const tm_deals *n = noted && r->accounts->noted ? &r->accounts->note : NULL;
+    if (n ? deal_copy(n, out) : deal_undone(c, r, NULL, out))
+      s = tm_nomem(err, "a state");
+    if (noted) r->accounts->noted = false;
   }
   pthread_mutex_unlock(&c->mu);
   return s;
+}
+
+bool tm_coordinator_deals_out(tm_coordinator *c) {
+  bool any = false;
+  pthread_mutex_lock(&c->mu);
+  for (int32_t i = 0; i < c->nresource; i++) any = any || c->resource[i].accounts;
+  pthread_mutex_unlock(&c->mu);
+  return any;
+}
+
+tm_status tm_coordinator_note_deals(tm_coordinator *c, const uint64_t *in, int32_t n,
+                                    tm_err *err) {
+  const deal_ids but = {in, n};
+  tm_status s = TM_OK;
+  pthread_mutex_lock(&c->mu);
+  for (int32_t i = 0; i < c->nresource && s == TM_OK; i++) {
+    coord_accounts *a = c->resource[i].accounts;
+    if (!a) continue;
+    tm_deals_release(&a->note);
+    a->noted = false;
+    s = deal_undone(c, &c->resource[i], &but, &a->note);
+    a->noted = s == TM_OK;
+  }
+  pthread_mutex_unlock(&c->mu);
+  return s ? tm_nomem(err, "a checkpoint") : TM_OK;
 }
 
 void tm_deals_release(tm_deals *d) {
@@ -509,7 +568,7 @@ static tm_status deal_restore(tm_coordinator *c, coord_resource *r,
     int64_t before = a->done;
     accounts_begin(a, r->ds, to->pass);
     a->next = a->end >= 0 && next > a->end ? a->end : next;
-    int32_t n = ranges_join(held, deal_held(c, r->uid, a, held, nheld));
+    int32_t n = ranges_join(held, deal_held(c, r->uid, a, NULL, held, nheld));
     int64_t out = 0;
     for (int32_t i = 0; i < n; i++) out += held[i].n;
     for (int32_t i = 0; i < to->n; i++) deal_subtract(a, to->undone[i], held, n);

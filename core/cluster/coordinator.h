@@ -185,8 +185,15 @@ typedef struct tm_deals {
   tm_range *undone;
   int32_t n, room;
 } tm_deals;
-TM_CHECKED tm_status tm_coordinator_deals(tm_coordinator *c, uint64_t uid,
+/* Now, or as tm_coordinator_note_deals noted it (if it did since this was asked last).
+ */
+TM_CHECKED tm_status tm_coordinator_deals(tm_coordinator *c, uint64_t uid, bool noted,
                                           tm_deals *out, tm_err *err);
+/* Of all such iterators, for a checkpoint of this moment (inside of a barrier), which
+ * has the UPDATEs of some closures that are not finished: n numbers, rising. */
+TM_CHECKED tm_status tm_coordinator_note_deals(tm_coordinator *c, const uint64_t *in,
+                                               int32_t n, tm_err *err);
+bool tm_coordinator_deals_out(tm_coordinator *c); /* is there such an iterator? */
 void tm_deals_release(tm_deals *d);
 /* Go on from there.  Closures that wait keep what they have of that pass.  TM_EPRECOND:
  * while functions are queued or run, unless it is suspended. */

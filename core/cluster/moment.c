@@ -38,10 +38,12 @@ void tm_moment_free(tm_moment *m) {
 tm_status tm_moment_note(tm_session *s, tm_moment **out, tm_err *err) {
   session_remote *r = s->remote;
   *out = NULL;
-  if (!r || !r->lost || !s->coordinator) return TM_OK;
+  if (!s->coordinator) return TM_OK;
+  bool counts = r && r->lost;
+  if (!counts && !tm_coordinator_deals_out(s->coordinator)) return TM_OK;
   tm_moment *m = tm_calloc(1, sizeof *m);
   if (!m) return tm_nomem(err, "a checkpoint");
-  m->serial = r->serial;
+  if (counts) m->serial = r->serial;
   m->nps = s->nps;
   tm_status st =
       tm_coordinator_unfinished(s->coordinator, &m->done, &m->closure, &m->n, err);
@@ -52,13 +54,31 @@ tm_status tm_moment_note(tm_session *s, tm_moment **out, tm_err *err) {
     tm_moment_free(m);
     return st;
   }
-  memcpy(m->lost, r->lost, (size_t)m->nps * sizeof *m->lost);
+  if (counts) memcpy(m->lost, r->lost, (size_t)m->nps * sizeof *m->lost);
   *out = m;
   return TM_OK;
 }
 
 tm_token_list tm_moment_tokens(tm_moment *m, int32_t k) {
   return (tm_token_list){m->closure, m->turns + (size_t)k * (size_t)m->n, m->n};
+}
+
+static bool moment_has(const tm_moment *m, int32_t i) {
+  for (int32_t k = 0; k < m->nps; k++)
+    if (m->turns[(size_t)k * (size_t)m->n + (size_t)i]) return true;
+  return false;
+}
+
+tm_status tm_moment_deals(const tm_moment *m, tm_session *s, tm_err *err) {
+  size_t bytes = ((size_t)m->n + 1) * sizeof *m->closure;
+  uint64_t *in = tm_malloc(bytes);
+  if (!in) return tm_nomem(err, "a checkpoint");
+  int32_t n = 0;
+  for (int32_t i = 0; i < m->n; i++)
+    if (moment_has(m, i)) in[n++] = m->closure[i];
+  tm_status st = tm_coordinator_note_deals(s->coordinator, in, n, err);
+  tm_free(in, bytes);
+  return st;
 }
 
 /* --- going back to one --- */
@@ -84,12 +104,8 @@ static bool rewind_is_open(const rewind_now *now, uint64_t closure) {
 /* Closures that were in then and done later: they are not lost. */
 static uint64_t rewind_kept(const tm_moment *m, const rewind_now *now) {
   uint64_t kept = 0;
-  for (int32_t i = 0; m && i < m->n; i++) {
-    bool in = false;
-    for (int32_t k = 0; k < m->nps; k++)
-      in = in || m->turns[(size_t)k * (size_t)m->n + (size_t)i];
-    kept += in && !rewind_is_open(now, m->closure[i]);
-  }
+  for (int32_t i = 0; m && i < m->n; i++)
+    kept += moment_has(m, i) && !rewind_is_open(now, m->closure[i]);
   return kept;
 }
 

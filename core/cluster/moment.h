@@ -23,11 +23,14 @@
 
 typedef struct tm_moment tm_moment;
 
-/* Now.  *out is NULL where nothing can be lost. */
+/* Now.  *out is NULL where nothing can be lost and nothing is dealt out. */
 TM_CHECKED tm_status tm_moment_note(tm_session *s, tm_moment **out, tm_err *err);
 void tm_moment_free(tm_moment *m); /* m may be NULL */
 /* Closures that were unfinished, and their turns on ps k, to be filled in. */
 tm_token_list tm_moment_tokens(tm_moment *m, int32_t k);
+
+/* The tokens are filled in: note what is done of iterators that are dealt out. */
+TM_CHECKED tm_status tm_moment_deals(const tm_moment *m, tm_session *s, tm_err *err);
 
 /* After tm_session_remake, while the coordinator is suspended: what was restored on the
  * fresh ps is of this moment (NULL: of the beginning).  *lost: closures whose changes

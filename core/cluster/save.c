@@ -160,6 +160,7 @@ static tm_status save_take(void *ud, tm_err *err) {
     save_ps *p = &v->ps[k];
     if (p->lane) s = p->lane->taken(p->lane, p->there, err);
   }
+  if (s == TM_OK && v->report.moment) s = tm_moment_deals(v->report.moment, v->s, err);
   return s;
 }
 

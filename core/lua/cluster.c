@@ -420,17 +420,21 @@ static int coordinator_progress(lua_State *L) {
   return 1;
 }
 
-/* coordinator:deals(uid) -> seed (hexadecimal), pass, next, { first, n, first, n, ...
- * }: all elements below next are done but for these ranges */
+/* coordinator:deals(uid, noted) -> seed (hexadecimal), pass, next, { first, n, first,
+ * n, ...
+ * }: all elements below next are done but for these ranges; noted: at the moment of the
+ * last checkpoint */
 static int coordinator_deals(lua_State *L) {
   tm_coordinator *c = check_coordinator(L, 1);
   tm_deals d;
   tm_err err;
   char text[20];
   tm_err_clear(&err);
-  lua_settop(L, 2);
+  lua_settop(L, 3);
   luaL_checkstack(L, 8, NULL);
-  tm_lua_check(L, tm_coordinator_deals(c, tm_lua_check_uid(L, 2), &d, &err), &err);
+  tm_lua_check(
+      L, tm_coordinator_deals(c, tm_lua_check_uid(L, 2), lua_toboolean(L, 3), &d, &err),
+      &err);
   (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)d.seed);
   tm_range *copy = lua_newuserdatauv(L, ((size_t)d.n + 1) * sizeof *copy, 0);
   if (d.n) memcpy(copy, d.undone, (size_t)d.n * sizeof *copy);

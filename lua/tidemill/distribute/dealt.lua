@@ -29,8 +29,9 @@ end
 
 -- --- states ---
 
-function M.state(iterator)
-  local seed, pass, next, ranges = iterator._coordinator:_open():deals(iterator._uid)
+--- Now, or (noted) at the moment of the checkpoint that was written last.
+function M.state(iterator, noted)
+  local seed, pass, next, ranges = iterator._coordinator:_open():deals(iterator._uid, noted)
   local undone = {}
   for i = 1, #ranges, 2 do undone[#undone + 1] = ("%d+%d"):format(ranges[i], ranges[i + 1]) end
   return STATE:format(seed, pass, next, table.concat(undone, ","), core.data.marks(iterator._dataset._handle))

@@ -100,6 +100,9 @@ function PerWorkerIterator:restore(state)
   return self
 end
 
+--- As `state`, for the checkpoint whose variables were written last: of their moment.
+function PerWorkerIterator:_saved_state() return self._dealt and dealt.state(self, true) or self:state() end
+
 --- Of exactly-once visitation: the next pass, while nothing that takes from it is queued
 --- or runs.
 function PerWorkerIterator:_start_pass() self._coordinator:_open():start_pass(dealt.uid(self, "_start_pass")) end

@@ -48,6 +48,11 @@ end
 
 function write.iterator(w, l) must(w:value(l.name, l.iterator:state())) end
 
+--- One whose elements are dealt out: as it was at the moment of the variables.
+local function write_dealt(w, l, moment)
+  must(w:value(l.name, moment and l.iterator:_saved_state() or l.iterator:state()))
+end
+
 function write.random(w, l)
   local seed, seeded, runs = core.ckpt.random_state()
   for k, x in pairs { seed = seed, seeded = seeded, runs = runs } do
@@ -82,11 +87,18 @@ local function add_items(items, l)
 end
 
 local function write_leaves(w, tree, how)
-  local items = {}
+  local items, dealt = {}, {}
   for _, l in ipairs(tree.leaves) do
-    if in_cluster(l) then add_items(items, l) else write[l.kind](w, l) end
+    if in_cluster(l) then
+      add_items(items, l)
+    elseif l.iterator and rawget(l.iterator, "_dealt") then
+      dealt[#dealt + 1] = l
+    else
+      write[l.kind](w, l)
+    end
   end
   if #items > 0 then M.last = must(w:save(items, how)) end -- pause, bytes, streamed, ...
+  for _, l in ipairs(dealt) do write_dealt(w, l, #items > 0) end
 end
 
 local function write_all(path, tree, how)
