@@ -27,9 +27,10 @@ local function measures(x)
   return tm.stack(list, -1)
 end
 
+local columns = { { "species", "string" } }
+for i, name in ipairs(names) do columns[i + 1] = { name, "float32", 0 } end
 local penguins = tm.data.csv { files = folder .. "/data/penguins/penguins.csv", header = true, na_value = "NA",
-  columns = { { "species", "string" }, { names[1], "float32", 0 }, { names[2], "float32", 0 }, { names[3], "float32", 0 },
-    { names[4], "float32", 0 } } }
+  columns = columns }
   :filter(function(x) return x.body_mass_g:greater(0) end) -- two were not measured
 
 local kind = tm.layers.StringLookup { vocabulary = species, num_oov_indices = 0 }

@@ -73,7 +73,8 @@ function models.penguins()
   local names = { "bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g" }
   local columns = { { "species", "string" } }
   for i, n in ipairs(names) do columns[i + 1] = { n, "float32", 0 } end
-  local ds = tm.data.csv { files = "examples/data/penguins/penguins.csv", header = true, na_value = "NA", columns = columns }
+  local ds = tm.data.csv { files = "examples/data/penguins/penguins.csv", header = true, na_value = "NA",
+    columns = columns }
   ds = ds:filter(function(x) return x.body_mass_g:greater(0) end)
   local function measures(x)
     local list = {}
@@ -88,7 +89,9 @@ function models.penguins()
   }
   return { model = model, optimizer = tm.optimizers.Adam { learning_rate = 0.01 },
     loss = tm.losses.SparseCategoricalCrossentropy { from_logits = true } },
-    take(ds:shuffle(400, { seed = 1 }):rep():batch(16):map(function(x) return { normal(measures(x)), kind(x.species) } end))
+    take(ds:shuffle(400, { seed = 1 }):rep():batch(16):map(function(x)
+      return { normal(measures(x)), kind(x.species) }
+    end))
 end
 
 -- examples/movietweetings.lua: ids by first appearance, nothing known of films
@@ -143,15 +146,16 @@ local function draw(name, at)
     for i, y in ipairs(list) do out[i] = ("%.1f,%.1f"):format(at + 40 + (i - 1) * 4, 190 - 150 * y / top) end
     return table.concat(out, " ")
   end
-  return ('<text x="%d" y="20">%s</text><text x="%d" y="44" class="n">%.3g</text><text x="%d" y="194" class="n">0</text>'
+  return ('<text x="%d" y="20">%s</text><text x="%d" y="44" class="n">%.3g</text>'
+    .. '<text x="%d" y="194" class="n">0</text>'
     .. '<text x="%d" y="210" class="n">step 1 to %d</text><path d="M%d 40V190H%d"/>'
     .. '<polyline class="k" points="%s"/><polyline class="t" points="%s"/>'):format(at + 40, name, at + 4, top, at + 24,
     at + 40, #a, at + 40, at + 240, points(b), points(a))
 end
 
 local function svg()
-  local parts = { '<svg xmlns="http://www.w3.org/2000/svg" width="' .. 270 * #order .. '" height="240" font-family="sans-serif"'
-    .. ' font-size="13"><style>path{fill:none;stroke:#888}polyline{fill:none}.k{stroke:#f4a261;stroke-width:5}'
+  local parts = { '<svg xmlns="http://www.w3.org/2000/svg" width="' .. 270 * #order .. '" height="240"'
+    .. ' font-family="sans-serif" font-size="13"><style>path{fill:none;stroke:#888}polyline{fill:none}.k{stroke:#f4a261;stroke-width:5}'
     .. '.t{stroke:#1d3557;stroke-width:1.5}.n{font-size:10px}</style><rect width="100%" height="100%" fill="white"/>' }
   for i, name in ipairs(order) do parts[#parts + 1] = draw(name, (i - 1) * 270) end
   parts[#parts + 1] = '<text x="40" y="232" class="n">loss: tf-keras (wide line), tidemill (thin line)</text></svg>\n'
