@@ -155,8 +155,9 @@ end
 
 local function svg()
   local parts = { '<svg xmlns="http://www.w3.org/2000/svg" width="' .. 270 * #order .. '" height="240"'
-    .. ' font-family="sans-serif" font-size="13"><style>path{fill:none;stroke:#888}polyline{fill:none}.k{stroke:#f4a261;stroke-width:5}'
-    .. '.t{stroke:#1d3557;stroke-width:1.5}.n{font-size:10px}</style><rect width="100%" height="100%" fill="white"/>' }
+    .. ' font-family="sans-serif" font-size="13"><style>path{fill:none;stroke:#888}polyline{fill:none}'
+    .. '.k{stroke:#f4a261;stroke-width:5}.t{stroke:#1d3557;stroke-width:1.5}'
+    .. '.n{font-size:10px}</style><rect width="100%" height="100%" fill="white"/>' }
   for i, name in ipairs(order) do parts[#parts + 1] = draw(name, (i - 1) * 270) end
   parts[#parts + 1] = '<text x="40" y="232" class="n">loss: tf-keras (wide line), tidemill (thin line)</text></svg>\n'
   return table.concat(parts, "\n")
