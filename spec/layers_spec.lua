@@ -149,7 +149,8 @@ describe("merging layers", function()
     local s = L.Dot { axes = 2 } { tm.Input { shape = { 4 } }, tm.Input { shape = { 4 } } }
     assert.same({ -1, 1 }, s.shape)
     assert.error_matches(function() L.Dot { axes = 1 } { x, y } end, "positions from 2")
-    assert.error_matches(function() L.Dot { axes = { 2, 3 } } { x, y } end, "axis 2 of input 1 has 3, axis 3 of input 2 has 4")
+    assert.error_matches(function() L.Dot { axes = { 2, 3 } } { x, y } end,
+      "axis 2 of input 1 has 3, axis 3 of input 2 has 4")
   end)
 
   it("refuse what is no list", function() assert.has_error(function() L.Add()(a) end) end)
