@@ -72,6 +72,13 @@ function M.new(steps, source, eager, strategy)
   }, Runner)
 end
 
+--- The next pass follows on the state of one that was over, of an earlier process.
+function Runner:follow(state)
+  if not self.once or state == "" then return end
+  self.iterator = self.per_worker:iterator()
+  self.iterator:restore(state)
+end
+
 --- Begin a pass: data that do not go on begin anew.
 function Runner:start_pass()
   if not self.iterator or not (self.once or self.source.continues) then

@@ -219,17 +219,18 @@ function Fitting:resume(state)
   if type(state) == "string" then epoch, step, pass, data = state:match(PARTS) end
   if not epoch then errors.raise("invalid_argument", "this is no state of a fit") end
   self.epoch, self.begun = tonumber(epoch), tonumber(step)
-  if self.begun > 0 or self.source.continues then self.data = data end
+  if self.begun > 0 or self.source.continues then self.data = data else self.before = data end
   rawset(self.source.dataset, "_epochs", math.max(0, tonumber(pass) - (self.data and 1 or 0)))
 end
 
 --- Steps of one epoch.
 local function train(self, o)
   local runner, wanted = self.runner, o.steps_per_epoch
+  if self.before and runner.follow then runner:follow(self.before) end
   runner:start_pass()
   if self.data then runner:restore(self.data, self.begun) end
   self.pass = passes.new(self, "train", runner, self.source, wanted, self.begun)
-  self.begun, self.data = 0, nil
+  self.begun, self.data, self.before = 0, nil, nil
   local done = passes.run(self.pass)
   self.total = self.total + done
   if wanted and done < wanted and not self.model.stop_training then

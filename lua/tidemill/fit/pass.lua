@@ -6,12 +6,15 @@
 --- Invariants
 ---   (1) Batch hooks are called for each execution once, in order, whatever is started
 ---       ahead; batches count from 1.
----   (2) Metrics are read for whoever looks, and for progress at most once in PERIOD.
+---   (2) Nothing is started beyond a batch after which a callback wants to save before its
+---       hooks were called.
+---   (3) Metrics are read for whoever looks, and for progress at most once in PERIOD.
 
 local errors = require "tidemill.errors"
 local logs = require "tidemill.fit.logs"
 local steps = require "tidemill.fit.steps"
 local tm = require "tidemill.lib.lazy"
+local wait = require "tidemill.distribute.wait"
 
 local M = {}
 
@@ -66,6 +69,8 @@ local function room(pass, done)
   n = math.max(n, pass.execution) - out
   if pass.wants then n = math.min(n, pass.execution) end
   if pass.target then n = math.min(n, pass.target - pass.started) end
+  local barrier = pass.kind == "train" and pass.list:barrier()
+  if barrier then n = math.min(n, math.ceil(barrier / pass.execution) * pass.execution - pass.started) end
   return math.min(n, pass.runner.slice and math.max(pass.runner.slice, pass.execution) or n)
 end
 
@@ -85,6 +90,8 @@ function M.run(pass)
     local done = runner:finished()
     if pass.wants then tell(pass, done) end
     progress(pass, done)
+    wait.heed()
+    if pass.kind == "train" then pass.list:heed() end
     if stopped(pass) then break end
     local n = pass.ended and 0 or room(pass, done)
     if n > 0 then
