@@ -37,32 +37,44 @@ static tm_status conv_misfit(const struct conv_task *t, const char *what) {
                  tm_shape_text(t->f, (char[128]){0}, 128));
 }
 
-/* Channels and groups, -1 where not known. */
-static tm_status conv_channels(const struct conv_task *t, tm_k_conv *g) {
-  int64_t in = t->f->dim[t->f->rank - 2], out = t->f->dim[t->f->rank - 1];
-  g->c = t->x->dim[t->x->rank - 1];
-  if (in == 0 || out == 0 || g->c == 0) return conv_misfit(t, "there are no channels");
-  if (conv_deep(t->op)) {
-    if (g->c < 0) g->c = in;
-    if (in >= 0 && g->c != in) return conv_misfit(t, "numbers of channels differ");
-    g->groups = g->c;
-    g->co = in < 0 || out < 0 ? -1 : in * out;
-    return TM_OK;
-  }
-  g->groups = t->attrs->n > GROUPS ? tm_at_int(t->attrs, GROUPS) : 1;
+/* Channels of depthwise filters (.., c, m); -1 where not known. */
+static tm_status conv_deep_channels(const struct conv_task *t, int64_t in, int64_t out,
+                                    tm_k_conv *g) {
+  if (g->c < 0) g->c = in;
+  if (in >= 0 && g->c != in) return conv_misfit(t, "numbers of channels differ");
+  g->groups = g->c;
+  g->co = in < 0 || out < 0 ? -1 : in * out;
+  return TM_OK;
+}
+
+/* Channels of filters (.., c / groups, co). */
+static tm_status conv_group_channels(const struct conv_task *t, int64_t in, int64_t out,
+                                     tm_k_conv *g) {
+  g->groups = tm_at_int(t->attrs, GROUPS);
   if (g->groups < 1 || g->groups > INT32_MAX)
     return tm_fail(t->err, TM_EINVAL, "groups is %" PRId64 ", must be at least 1",
                    g->groups);
-  if (in >= 0 && g->c >= 0 && (in > INT32_MAX || in * g->groups != g->c))
+  int64_t all = in < 0 ? g->c : in * g->groups;
+  if (g->c < 0) g->c = all;
+  if (g->c != all)
     return conv_misfit(t, g->groups == 1
                               ? "numbers of channels differ"
                               : "the channels of x are not groups times those "
                                 "of filters");
   if (out >= 0 && out % g->groups != 0)
     return conv_misfit(t, "the outputs of filters are not a multiple of groups");
-  if (g->c < 0 && in >= 0 && in <= INT32_MAX) g->c = in * g->groups;
   g->co = out;
   return TM_OK;
+}
+
+static tm_status conv_channels(const struct conv_task *t, tm_k_conv *g) {
+  int64_t in = t->f->dim[t->f->rank - 2], out = t->f->dim[t->f->rank - 1];
+  g->c = t->x->dim[t->x->rank - 1];
+  if (in == 0 || out == 0 || g->c == 0) return conv_misfit(t, "there are no channels");
+  if (in > INT32_MAX || out > INT32_MAX || g->c > INT32_MAX)
+    return conv_misfit(t, "there are 2^31 channels or more");
+  return conv_deep(t->op) ? conv_deep_channels(t, in, out, g)
+                          : conv_group_channels(t, in, out, g);
 }
 
 /* The whole geometry; -1 where sizes are not known. */

@@ -20,6 +20,12 @@ function M.scratch()
   return f and f.scratch or false
 end
 
+--- Is the layer that is running, or one around it, not trainable?
+function M.frozen()
+  local f = frames[key()]
+  return f and f.frozen or false
+end
+
 local function leave(k, before, ok, ...)
   frames[k] = before
   if not ok then error((...), 0) end
@@ -37,7 +43,8 @@ end
 function M.run(training, fn, self, x)
   local f = frames[key()]
   if training == nil then training = f and f.training or false end
-  local frame = { depth = (f and f.depth or 0) + 1, training = training, scratch = f and f.scratch }
+  local frame = { depth = (f and f.depth or 0) + 1, training = training, scratch = f and f.scratch,
+    frozen = f and f.frozen or self.trainable == false }
   return enter(frame, fn, self, x, training)
 end
 
