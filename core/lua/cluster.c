@@ -258,6 +258,14 @@ static int iterator_gc(lua_State *L) {
   return 0;
 }
 
+/* coordinator:drop(handle): now, not when it is collected */
+static int coordinator_drop(lua_State *L) {
+  check_coordinator(L, 1);
+  luaL_checkudata(L, 2, ITERATOR_MT);
+  lua_remove(L, 1);
+  return iterator_gc(L);
+}
+
 /* A handle, for whatever gets this uid. */
 static iterator_box *resource_new(lua_State *L) {
   iterator_box *b = lua_newuserdatauv(L, sizeof *b, 1);
@@ -619,6 +627,7 @@ void tm_lua_open_cluster(lua_State *L, int core) {
                                          {"remove_worker", coordinator_remove_worker},
                                          {"add_iterator", coordinator_add_iterator},
                                          {"add_locals", coordinator_add_locals},
+                                         {"drop", coordinator_drop},
                                          {"places", coordinator_places},
                                          {"seek", coordinator_seek},
                                          {"start_pass", coordinator_start_pass},

@@ -103,6 +103,9 @@ end
 --- As `state`, for the checkpoint whose variables were written last: of their moment.
 function PerWorkerIterator:_saved_state() return self._dealt and dealt.state(self, true) or self:state() end
 
+--- It is used no more: workers let go of it and of its data now.
+function PerWorkerIterator:_drop() self._coordinator:_open():drop(self._handle) end
+
 --- Of exactly-once visitation: the next pass, while nothing that takes from it is queued
 --- or runs.
 function PerWorkerIterator:_start_pass() self._coordinator:_open():start_pass(dealt.uid(self, "_start_pass")) end

@@ -17,13 +17,18 @@ local tm = require "tidemill.lib.lazy"
 local M = {}
 
 local AHEAD = 4 -- steps a worker that are started ahead where a hook looks at batches
+local FAR, FAR_UNKNOWN = 1024, 64 -- where none does; the same while nobody knows how many there are
 
 ---@class tm.fit.ClusterRunner
 local Runner = {}
 
 function Runner.__index(self, key)
-  if key == "ahead" then return AHEAD * math.max(1, self.coordinator.strategy.num_workers) end
-  return Runner[key]
+  if Runner[key] ~= nil then return Runner[key] end
+  local workers = math.max(1, self.coordinator.strategy.num_workers)
+  if key == "ahead" then return AHEAD * workers end
+  if key == "far" then
+    return self.once and self.source.cardinality == "unknown" and math.max(FAR_UNKNOWN, 2 * AHEAD * workers) or FAR
+  end
 end
 
 --- Does every batch count once?  Training with steps is TensorFlow's: each worker reads
@@ -82,6 +87,7 @@ end
 --- Begin a pass: data that do not go on begin anew.
 function Runner:start_pass()
   if not self.iterator or not (self.once or self.source.continues) then
+    if self.iterator then self.iterator:_drop() end
     self.iterator = self.per_worker:iterator()
   elseif self.once then
     self.iterator:_start_pass()
@@ -200,11 +206,11 @@ end
 
 --- Nothing of it runs any more.
 function Runner:close()
-  if #self.out > 0 then
-    self.out = {}
-    self.coordinator:cancel()
-  end
-  self.found = {}
+  local running = #self.out > 0
+  self.out, self.found = {}, {}
+  if running then self.coordinator:cancel() end
+  if self.iterator and self.coordinator._handle then self.iterator:_drop() end
+  self.iterator = nil
 end
 
 return M

@@ -19,7 +19,7 @@ local wait = require "tidemill.distribute.wait"
 local M = {}
 
 local PERIOD = 0.1 -- seconds between two reads for progress
-local FAR = 1024 -- steps started ahead where nobody looks at batches
+local FAR = 1024 -- steps started ahead where nobody looks at batches (runner.far)
 
 local hooks = {
   train = { "on_train_batch_begin", "on_train_batch_end" },
@@ -63,9 +63,9 @@ end
 --- How many more steps may be started now.  Where nobody looks at batches many are, once
 --- half of them are done.
 local function room(pass, done)
-  local out = out_of(pass, done)
-  if not pass.wants and out > FAR / 2 then return 0 end
-  local n = pass.wants and (pass.runner.ahead or 0) or FAR
+  local out, far = out_of(pass, done), pass.runner.far or FAR
+  if not pass.wants and out > far / 2 then return 0 end
+  local n = pass.wants and (pass.runner.ahead or 0) or far
   n = math.max(n, pass.execution) - out
   if pass.wants then n = math.min(n, pass.execution) end
   if pass.target then n = math.min(n, pass.target - pass.started) end
@@ -99,7 +99,7 @@ function M.run(pass)
     elseif out_of(pass, done) == 0 then
       break
     else
-      runner:wait(done + (pass.wants and 1 or FAR / 2), PERIOD)
+      runner:wait(done + (pass.wants and 1 or math.ceil((runner.far or FAR) / 2)), PERIOD)
     end
   end
   runner:wait(pass.started)
