@@ -260,7 +260,7 @@ check:
 #: make test-valgrind a part of the C tests under valgrind
 #: make fuzz          each parser under libFuzzer, FUZZ_SECONDS=60 each
 ALL_PARTS := test test-asan test-tsan test-noclones test-ndebug test-clang test-luajit \
-  test-valgrind fuzz test-chaos
+  test-valgrind fuzz test-chaos chaos-evaluate
 .PHONY: test-all $(filter-out test,$(ALL_PARTS))
 test-all:
 	+@MAKE='$(MAKE)' spec/tools/all.sh $(ALL_PARTS)
@@ -295,6 +295,11 @@ chaos: all $(B)/proxy
 	@TM_BUILD='$(B)' $(B)/tidemill spec/chaos/driver.lua $(SEED) $(STEPS) $(POLICY) $(FAULTS)
 test-chaos:
 	+@$(SUB) FAULTS=25 chaos
+
+#: make chaos-evaluate  evaluation, exact while KILLS=200 workers are killed, SEED=1
+KILLS ?= 200
+chaos-evaluate: all
+	@TM_BUILD='$(B)' $(B)/tidemill spec/chaos/evaluate.lua $(SEED) $(KILLS)
 
 #: make interop       compare with Python's safetensors, tensorboard, tf-keras (PYTHON=)
 .PHONY: interop
