@@ -123,11 +123,17 @@ local function names(t)
 end
 
 describe("fit agrees with Keras", function()
-  for _, eager in ipairs { false, true } do
+  local strategy
+  setup(function()
+    strategy = tm.distribute.ParameterServerStrategy(tm.distribute.local_cluster { workers = 1, ps = 2 })
+  end)
+  teardown(function() strategy:close() end)
+
+  for _, how in ipairs { "", ", eagerly", ", on a cluster of one worker" } do
     for key, c in pairs(cases) do
-      it(c[1] .. (eager and ", eagerly" or ""), function()
-        local wanted = keras.cases[key]
-        local m = c[2]()
+      it(c[1] .. how, function()
+        local wanted, eager = keras.cases[key], how == ", eagerly"
+        local m = how:find "cluster" and strategy:scope(c[2]) or c[2]()
         set_weights(m, wanted.weights)
         local o = {}
         for k, v in pairs(c[5]) do o[k] = v end
