@@ -21,7 +21,7 @@ describe("docs/fit-and-evaluate.md", function()
   it("names options that there are", function()
     local m = tm.Sequential { tm.layers.Dense { units = 1 } }
     local known = {}
-    for what, rows in text:gmatch "\n| `(%l+)` | default | |\n|[-|]+|\n(.-)\n\n" do
+    for what, rows in text:gsub("\n\n", "\n\n\n"):gmatch "\n| `(%l+)` | default | |\n|[-|]+|\n(.-)\n\n" do
       for row in (rows .. "\n"):gmatch "| ([^|]+) |[^\n]*\n" do
         for name in row:gmatch "`([%l_]+)`" do
           local _, e = pcall(m[what], m, what == "compile" and { [name] = false } or 1, { [name] = false })
