@@ -89,7 +89,10 @@ static tm_status writer_paths(tm_ckpt_writer *w, const char *path, tm_err *err) 
 /* Is it the name of a checkpoint's file? */
 static bool writer_is_ours(const char *name) {
   size_t n = strlen(name);
-  if (strncmp(name, TM_CKPT_INDEX, sizeof TM_CKPT_INDEX - 1) == 0) return true;
+  if (strncmp(name, TM_CKPT_INDEX, sizeof TM_CKPT_INDEX - 1) == 0 ||
+      strncmp(name, TM_CKPT_MODEL, sizeof TM_CKPT_MODEL - 1) == 0 ||
+      strcmp(name, TM_CKPT_MODEL_DATA) == 0)
+    return true;
   return n > 17 && strncmp(name, "data-", 5) == 0 &&
          strcmp(name + n - 12, ".safetensors") == 0;
 }
@@ -348,11 +351,9 @@ tm_status tm_ckpt_put(tm_ckpt_writer *w, const char *name, const tm_shape *shape
 
 const char *tm_ckpt_directory(const tm_ckpt_writer *w) { return w->temp; }
 
-static tm_status writer_reserve(tm_ckpt_writer *w, char name[TM_CKPT_FILE_NAME],
-                                size_t *file, tm_err *err) {
-  TM_TRY(writer_flush(w, err)); /* what is kept counts on its number */
+static tm_status writer_reserve(tm_ckpt_writer *w, const char *name, size_t *file,
+                                tm_err *err) {
   *file = json_array_size(w->files);
-  writer_file_name(w, name);
   json_t *o = json_pack("{s:s}", "name", name);
   return o && json_array_append_new(w->files, o) == 0 ? TM_OK : writer_nomem(err);
 }
@@ -360,7 +361,25 @@ static tm_status writer_reserve(tm_ckpt_writer *w, char name[TM_CKPT_FILE_NAME],
 tm_status tm_ckpt_reserve(tm_ckpt_writer *w, char name[TM_CKPT_FILE_NAME], size_t *file,
                           tm_err *err) {
   TM_TRY(writer_open(w, err));
+  w->status = writer_flush(w, err); /* what is kept counts on its number */
+  if (w->status) return w->status;
+  writer_file_name(w, name);
   w->status = writer_reserve(w, name, file, err);
+  return w->status;
+}
+
+tm_status tm_ckpt_reserve_as(tm_ckpt_writer *w, const char *name, size_t *file,
+                             tm_err *err) {
+  TM_TRY(writer_open(w, err));
+  w->status = writer_flush(w, err);
+  if (w->status) return w->status;
+  w->status = writer_reserve(w, name, file, err);
+  return w->status;
+}
+
+tm_status tm_ckpt_attach(tm_ckpt_writer *w, json_t *model, tm_err *err) {
+  TM_TRY(writer_open(w, err));
+  w->status = tm_sealed_write(w->temp, TM_CKPT_MODEL, model, err);
   return w->status;
 }
 

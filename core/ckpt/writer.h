@@ -33,6 +33,8 @@
 #ifndef TM_CKPT_WRITER_H
 #define TM_CKPT_WRITER_H
 
+#include <jansson.h>
+
 #include "base/status.h"
 #include "tensor/tensor.h"
 
@@ -44,6 +46,10 @@ enum {
   TM_CKPT_ENTRY_NAME = TM_CKPT_MAX_NAME + 32
 };
 #define TM_CKPT_INDEX "checkpoint.json"
+/* What the directory of a model has beside: its description (tm_ckpt_attach), and one
+ * data file for all of an exported one. */
+#define TM_CKPT_MODEL      "model.json"
+#define TM_CKPT_MODEL_DATA "model.safetensors"
 
 typedef struct tm_ckpt_writer tm_ckpt_writer;
 
@@ -71,6 +77,9 @@ TM_CHECKED tm_status tm_ckpt_reserve(tm_ckpt_writer *w, char name[TM_CKPT_FILE_N
                                      size_t *file, tm_err *err);
 TM_CHECKED tm_status tm_ckpt_filled(tm_ckpt_writer *w, size_t file, uint64_t size,
                                     uint32_t crc, tm_err *err);
+/* The same under a name that the caller chooses, TM_CKPT_MODEL_DATA. */
+TM_CHECKED tm_status tm_ckpt_reserve_as(tm_ckpt_writer *w, const char *name,
+                                        size_t *file, tm_err *err);
 /* As put, for rows that are in a reserved file, as the entry tm_ckpt_entry. */
 TM_CHECKED tm_status tm_ckpt_note(tm_ckpt_writer *w, const char *name,
                                   const tm_shape *shape, tm_dtype dtype, int64_t first,
@@ -85,6 +94,8 @@ TM_CHECKED tm_status tm_ckpt_note_patch(tm_ckpt_writer *w, const char *name,
                                         tm_err *err);
 void tm_ckpt_patch_entry(char out[TM_CKPT_ENTRY_NAME], const char *name,
                          const char *what, int64_t first);
+/* Write TM_CKPT_MODEL beside the index, sealed (ckpt/sealed.h). */
+TM_CHECKED tm_status tm_ckpt_attach(tm_ckpt_writer *w, json_t *model, tm_err *err);
 /* The directory while it is written. */
 const char *tm_ckpt_directory(const tm_ckpt_writer *w);
 /* Write the rest and give the directory its name; one of that name is replaced.  The

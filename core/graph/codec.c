@@ -130,6 +130,8 @@ struct dec {
   tm_err *err;
   int32_t depth;
   int32_t left; /* nodes that may still come, sub-graphs included */
+  uint64_t (*uid)(void *ud, uint64_t was); /* NULL: they stay */
+  void *ud;
 };
 
 /* The reader's error, if it has one, with its reason. */
@@ -269,6 +271,14 @@ static tm_status dec_attrs(struct dec *d, tm_attrs *a) {
   return TM_OK;
 }
 
+static tm_status dec_uid(struct dec *d, const tm_op *op, tm_attrs *a) {
+  int64_t *uid = d->uid ? tm_op_uid(op, a) : NULL;
+  if (!uid) return TM_OK;
+  *uid = (int64_t)d->uid(d->ud, (uint64_t)*uid);
+  if (*uid) return TM_OK;
+  return tm_fail(d->err, TM_EINVAL, "malformed graph: a variable that is not its own");
+}
+
 static tm_status dec_node(struct dec *d, tm_graph *g) {
   const tm_op *op;
   tm_ref in[TM_MAX_LIST];
@@ -284,6 +294,7 @@ static tm_status dec_node(struct dec *d, tm_graph *g) {
     s = dec_arg(d, g, &node);
   } else {
     s = dec_attrs(d, &a);
+    if (!s) s = dec_uid(d, op, &a);
     if (!s) s = tm_graph_add(g, op, in, (int32_t)nin, &a, &node, d->err);
     tm_attrs_release(&a);
   }
@@ -340,8 +351,14 @@ static tm_status dec_graph(struct dec *d, tm_graph **out) {
 }
 
 tm_status tm_graph_unpack(const void *p, size_t n, tm_graph **out, tm_err *err) {
+  return tm_graph_unpack_as(p, n, NULL, NULL, out, err);
+}
+
+tm_status tm_graph_unpack_as(const void *p, size_t n,
+                             uint64_t (*uid)(void *ud, uint64_t was), void *ud,
+                             tm_graph **out, tm_err *err) {
   tm_unpacker r;
-  struct dec d = {.r = &r, .err = err, .left = TM_MAX_NODES};
+  struct dec d = {.r = &r, .err = err, .left = TM_MAX_NODES, .uid = uid, .ud = ud};
   *out = NULL;
   TM_TRY(tm_ops_init(err));
   tm_unpack_init(&r, p, n);

@@ -87,5 +87,10 @@ TM_CHECKED tm_status tm_graph_optimize(tm_graph *g, tm_graph **out, tm_err *err)
 TM_CHECKED tm_status tm_graph_pack(const tm_graph *g, tm_buf *out);
 TM_CHECKED tm_status tm_graph_unpack(const void *p, size_t n, tm_graph **out,
                                      tm_err *err);
+/* The same where variables have other uids than when it was packed: uid() gives the
+ * one of each; 0, and it is TM_EINVAL, for one that the graph may not touch. */
+TM_CHECKED tm_status tm_graph_unpack_as(const void *p, size_t n,
+                                        uint64_t (*uid)(void *ud, uint64_t was),
+                                        void *ud, tm_graph **out, tm_err *err);
 
 #endif

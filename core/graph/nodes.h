@@ -29,6 +29,8 @@ static inline tm_node_kind tm_node_kind_of(const tm_node *n) {
 
 bool tm_node_has_uid(const tm_node *n);
 uint64_t tm_node_uid(const tm_node *n);
+/* The uid among the attributes of a node of this op; NULL: it touches no variable. */
+int64_t *tm_op_uid(const tm_op *op, tm_attrs *attrs);
 /* Shard attribute, -1: the whole variable. */
 int32_t tm_node_shard(const tm_node *n);
 

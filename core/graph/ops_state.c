@@ -421,6 +421,13 @@ bool tm_node_has_uid(const tm_node *n) {
   return k == TM_NODE_READ || k == TM_NODE_UPDATE;
 }
 
+int64_t *tm_op_uid(const tm_op *op, tm_attrs *attrs) {
+  tm_node_kind k = tm_op_kind(op);
+  if (k != TM_NODE_READ && k != TM_NODE_UPDATE) return NULL;
+  if (attrs->n <= A_UID || attrs->a[A_UID].kind != TM_ATTR_INT) return NULL;
+  return &attrs->a[A_UID].u.i;
+}
+
 uint64_t tm_node_uid(const tm_node *n) { return (uint64_t)n->attrs.a[A_UID].u.i; }
 
 int32_t tm_node_shard(const tm_node *n) {

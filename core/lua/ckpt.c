@@ -8,6 +8,7 @@
 #include "ckpt/state.h"
 #include "ckpt/writer.h"
 #include "cluster/vars_load.h"
+#include "lua/ckpt_model.h"
 #include "lua/convert.h"
 #include "lua/route.h"
 #include "lua/state.h"
@@ -456,9 +457,14 @@ static void ckpt_class(lua_State *L, const char *name, const luaL_Reg *methods,
 }
 
 void tm_lua_open_ckpt(lua_State *L, int core) {
-  static const luaL_Reg writer[] = {
-      {"put", ckpt_put},       {"value", ckpt_value},        {"save", tm_lua_ckpt_save},
-      {"commit", ckpt_commit}, {"close", ckpt_writer_close}, {NULL, NULL}};
+  static const luaL_Reg writer[] = {{"put", ckpt_put},
+                                    {"value", ckpt_value},
+                                    {"save", tm_lua_ckpt_save},
+                                    {"commit", ckpt_commit},
+                                    {"close", ckpt_writer_close},
+                                    {"document", tm_lua_ckpt_attach},
+                                    {"single", tm_lua_ckpt_single},
+                                    {NULL, NULL}};
   static const luaL_Reg reader[] = {
       {"verify", ckpt_verify},      {"tensors", ckpt_tensors},
       {"values", ckpt_values},      {"read", ckpt_read},
@@ -469,6 +475,7 @@ void tm_lua_open_ckpt(lua_State *L, int core) {
                                        {"exists", ckpt_exists},
                                        {"remove", ckpt_remove},
                                        {"sweep", ckpt_sweep},
+                                       {"document", tm_lua_ckpt_document},
                                        {"in_cluster", tm_lua_ckpt_in_cluster},
                                        {"state_read", ckpt_state_read},
                                        {"state_change", ckpt_state_change},
@@ -478,6 +485,7 @@ void tm_lua_open_ckpt(lua_State *L, int core) {
   ckpt_class(L, WRITER_MT, writer, ckpt_writer_close);
   ckpt_class(L, READER_MT, reader, ckpt_reader_close);
   ckpt_class(L, LIST_MT, NULL, ckpt_list_gc);
+  tm_lua_open_ckpt_model(L);
   lua_newtable(L);
   luaL_setfuncs(L, functions, 0);
   lua_setfield(L, core, "ckpt");

@@ -4,6 +4,7 @@
 #include "lua/cluster.h"
 #include "lua/convert.h"
 #include "lua/data.h"
+#include "lua/graphs.h"
 #include "lua/index.h"
 #include "lua/json.h"
 #include "lua/op.h"
@@ -37,6 +38,7 @@ int luaopen_tidemill_core(lua_State *L) {
   tm_lua_open_ckpt(L, core);
   tm_lua_open_json(L, core);
   tm_lua_open_safetensors(L, core);
+  tm_lua_open_graphs(L, core);
   tm_lua_open_server(L, core);
   tm_lua_open_summary(L, core);
   tm_lua_open_system(L, core);

@@ -83,6 +83,10 @@ tm_graph *tm_lua_check_graph(lua_State *L, int i) {
   return ((graph_box *)luaL_checkudata(L, i, TM_LUA_GRAPH_MT))->g;
 }
 
+tm_graph **tm_lua_new_graph(lua_State *L) {
+  return &((graph_box *)box_new(L, sizeof(graph_box), TM_LUA_GRAPH_MT))->g;
+}
+
 tm_value **tm_lua_check_values(lua_State *L, int i, int32_t *n) {
   luaL_checktype(L, i, LUA_TTABLE);
   size_t len = lua_rawlen(L, i);

@@ -17,6 +17,8 @@
 /* NULL when the value at i is no graph. */
 tm_graph *tm_lua_test_graph(lua_State *L, int i);
 tm_graph *tm_lua_check_graph(lua_State *L, int i);
+/* Push a graph that is not there yet; what is put there is its own. */
+tm_graph **tm_lua_new_graph(lua_State *L);
 /* Values of the list of Tensors at i into a userdata array, which is pushed; the list
  * keeps them alive. */
 tm_value **tm_lua_check_values(lua_State *L, int i, int32_t *n);
