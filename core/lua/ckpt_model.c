@@ -40,6 +40,7 @@ int tm_lua_ckpt_document(lua_State *L) {
   json_t **root = tm_lua_json_box(L);
   tm_status s = tm_sealed_read(path, TM_CKPT_MODEL, root, &err);
   if (s) return tm_lua_ckpt_answer(L, s, &err);
+  (void)json_object_del(*root, "crc32c"); /* the file's own */
   tm_lua_push_json(L, *root);
   return 1;
 }

@@ -2,7 +2,8 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <stdlib.h>
+
+#include "lua/convert.h"
 
 /*
  * Design.  The parsed document is held by a userdata while it is turned into tables, so
@@ -92,7 +93,7 @@ static int json_decode(lua_State *L) {
 
 /* --- back --- */
 
-enum { JSON_DEEPEST = 500 };
+enum { JSON_DEEPEST = 500, JSON_MAX_TEXT = 256 << 20 };
 
 static json_t *json_value(lua_State *L, int i, int depth, const char **why);
 
@@ -176,25 +177,26 @@ json_t *tm_lua_to_json(lua_State *L, int i, const char **why) {
   return json_value(L, i < 0 ? lua_gettop(L) + i + 1 : i, 0, why);
 }
 
+static int json_put(const char *p, size_t n, void *ud) {
+  return tm_buf_put(ud, p, n) == TM_OK ? 0 : -1;
+}
+
 /* json_encode(value) -> text, or nil and what cannot be written */
 static int json_encode(lua_State *L) {
+  const size_t flags =
+      JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17);
   const char *why;
   luaL_checkany(L, 1);
   json_t **root = tm_lua_json_box(L);
+  tm_buf *text = tm_lua_push_buf(L, JSON_MAX_TEXT);
   *root = tm_lua_to_json(L, 1, &why);
-  char *text = *root ? json_dumps(*root, JSON_COMPACT | JSON_SORT_KEYS |
-                                             JSON_ENCODE_ANY | JSON_REAL_PRECISION(17))
-                     : NULL;
-  if (!text) {
+  if (!*root || json_dump_callback(*root, json_put, text, flags)) {
     lua_pushnil(L);
     lua_pushstring(L, why);
     return 2;
   }
-  json_decref(*root); /* now the box keeps the text: pushing it may raise */
-  *root = json_string_nocheck(text);
-  free(text);
-  if (!*root) return luaL_error(L, "out of memory");
-  lua_pushstring(L, json_string_value(*root));
+  lua_pushlstring(L, (const char *)text->data, text->len);
+  tm_buf_release(text);
   return 1;
 }
 

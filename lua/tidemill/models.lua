@@ -111,12 +111,12 @@ function Model:call(x, training)
   end
   local env = bind(self, x)
   for _, node in ipairs(self._nodes) do symbol.run_node(node, env, training) end
-  for _, fn in ipairs(rawget(self, "_watched") or {}) do fn(env) end
+  for _, w in ipairs(rawget(self, "_watched") or {}) do w.fn(env[w.symbol]) end
   return nest.map(function(s) return env[s] end, self.outputs)
 end
 
 --- Let fn(value) see a symbol of this functional model at each call.
-local function watch(self, where, x, fn)
+local function watch(self, where, x, name, fn)
   if not rawget(self, "_nodes") then
     errors.raise("invalid_argument", "%s: symbols belong to functional models; %s calls it in its method call", where,
       self.class_name)
@@ -127,20 +127,20 @@ local function watch(self, where, x, fn)
   for _, s in ipairs(self._extra) do ends[#ends + 1] = s end
   rawset(self, "_nodes", symbol.graph(self._inputs, ends))
   rawset(self, "_watched", rawget(self, "_watched") or {})
-  self._watched[#self._watched + 1] = function(env) fn(env[x]) end
+  self._watched[#self._watched + 1] = { where = where, symbol = x, name = name, fn = fn }
 end
 
 --- Add a scalar to the loss: a value in `call`, a symbol of a functional model, or a
 --- function that computes it from variables.
 function Model:add_loss(x)
   if not symbol.is(x) then return Layer.add_loss(self, x) end
-  watch(self, "add_loss", x, function(value) Layer.add_loss(self, value) end)
+  watch(self, "add_loss", x, nil, function(value) Layer.add_loss(self, value) end)
 end
 
 --- Let a Mean of this name follow a value in `call`, or a symbol of a functional model.
 function Model:add_metric(x, name)
   if not symbol.is(x) then return Layer.add_metric(self, x, name) end
-  watch(self, "add_metric", x, function(value) Layer.add_metric(self, value, name) end)
+  watch(self, "add_metric", x, name, function(value) Layer.add_metric(self, value, name) end)
 end
 
 --- Print layers, shapes and numbers of weights; `print_fn` may take the lines.
@@ -150,6 +150,18 @@ function Model:summary(given) return summary.print(self, given) end
 function Model:save_weights(path) return require("tidemill.models.weights").save(self, path) end
 
 function Model:load_weights(path, given) return require("tidemill.models.weights").load(self, path, given) end
+
+--- Write model, weights and optimizer as a directory: the path, or nil and why not.
+function Model:save(path, given) return require("tidemill.models.saving").save(self, path, given) end
+
+--- Write what predicts: the graph and the weights; the path, or nil and why not.
+function Model:export(path) return require("tidemill.models.saving").export(self, path) end
+
+--- A model of classes that are known here, or nil and why not.
+function M.load(path, given) return require("tidemill.models.saving").load(path, given) end
+
+--- Make a class or function of your own known to saved models.
+M.register = require("tidemill.models.registry").register
 
 -- --- training (tidemill.fit) ---
 

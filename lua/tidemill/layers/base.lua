@@ -52,7 +52,20 @@ function Layer:options(given, known)
   end
   for _, name in ipairs(known) do all[#all + 1] = name end
   for _, name in ipairs(Layer.common) do all[#all + 1] = name end
-  return options.read(self.class_name, given, all)
+  local o = options.read(self.class_name, given, all)
+  rawset(self, "_config", o)
+  return o
+end
+
+--- What a layer like this one is made with: all options of its class, or what its
+--- constructor was given where the class reads that in its own way.
+function Layer:get_config()
+  local config, o, given = {}, rawget(self, "_config"), self._given
+  if not o and given.n > 0 and (given.n > 1 or not nest.is_nested(given[1])) then return { __arguments = given } end
+  for k, v in pairs(o or given[1] or {}) do config[k] = v end
+  if not o then return config end
+  config.name, config.trainable, config.dtype = self.name, self.trainable, self.dtype
+  return config
 end
 
 function Layer:setup(given)
@@ -258,6 +271,7 @@ local after_build = {}
 function Layer:ensure_built(x)
   if self.built then return end
   local shape = nest.map(values.shape_of_input, x)
+  rawset(self, "_built_from", nest.map(function(v) return values.spec(values.shape_of_input(v), v.dtype) end, x))
   place.within(self._scope, function() self:build(shape) end)
   rawset(self, "built", true)
   for _, fn in ipairs(after_build) do fn(self) end

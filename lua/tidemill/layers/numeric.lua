@@ -167,6 +167,7 @@ function M.Discretization:adapt(ds)
 end
 
 M.Discretization.adapted = { "bin_boundaries" }
+M.Discretization.adapted_in_config = true -- it is made with them, or with num_bins
 
 function M.Discretization:get_adapted()
   local list = self.bin_boundaries

@@ -94,7 +94,9 @@ end
 --- A layer called with symbols.
 function M.apply_layer(layer, x, training)
   return record {
+    kind = "layer",
     layer = layer,
+    training = training,
     name = layer.name,
     args = { x },
     call = function(args, how)
@@ -104,8 +106,11 @@ function M.apply_layer(layer, x, training)
   }
 end
 
-local function apply(name, fn, ...)
+--- kind says, for who saves the graph, what fn is: the "op" or the "operator" of this
+--- name, the "method" of the first argument, an "index" into it.
+local function apply(kind, name, fn, ...)
   return nest.unpack(record {
+    kind = kind,
     name = name,
     args = nest.pack(...),
     call = function(args) return nest.pack(fn(nest.unpack(args))) end,
@@ -113,7 +118,7 @@ local function apply(name, fn, ...)
 end
 
 --- The hook of ops: op(fn, name, args...) with a symbol among the arguments.
-function M.op(fn, name, ...) return apply(name, fn, ...) end
+function M.op(fn, name, ...) return apply("op", name, fn, ...) end
 core.hooks.symbol_op = M.op
 
 local operators = {
@@ -125,10 +130,11 @@ local operators = {
   __pow = function(a, b) return a ^ b end,
   __unm = function(a) return -a end,
 }
+M.operators = operators
 for name, fn in pairs(operators) do
   Symbol[name] = function(a, b)
     if name == "__unm" then b = nil end
-    return apply(name, fn, a, b)
+    return apply("operator", name, fn, a, b)
   end
 end
 
@@ -146,10 +152,10 @@ function Symbol.__index(self, key)
   if type(key) == "string" then
     if key:sub(1, 1) == "_" or not core.methods[key] then return nil end
     return function(x, ...)
-      return apply(key, function(v, ...) return v[key](v, ...) end, x, ...)
+      return apply("method", key, function(v, ...) return v[key](v, ...) end, x, ...)
     end
   end
-  return apply("index", function(v) return v[key] end, self)
+  return apply("index", "index", function(v) return v[key] end, self, key)
 end
 
 function Symbol.__newindex()

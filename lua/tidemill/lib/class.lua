@@ -20,6 +20,7 @@ local Base = { class_name = "Object", get = {}, set = {} }
 local function construct(class, ...)
   local self = setmetatable({}, class)
   rawset(self, "_fields", {})
+  rawset(self, "_given", { n = select("#", ...), ... }) -- for who saves it
   self:setup(...)
   self:init(...)
   return self
@@ -77,6 +78,14 @@ end
 function Base:__tostring()
   local name = rawget(self, "name")
   return name and ("%s %q"):format(self.class_name, name) or self.class_name
+end
+
+--- An object of this class as another one was (its get_config): Class:from_config(config).
+function Base:from_config(config)
+  local given = config.__arguments
+  if given then return self((table.unpack or unpack)(given, 1, given.n or #given)) end
+  if next(config) == nil then return self() end
+  return self(config)
 end
 
 function Base.setup() end

@@ -18,9 +18,23 @@ function M.within(where, fn, ...)
   return trace.eagerly(scope.with, where or false, fn, ...)
 end
 
+-- What looks at every variable that a file asks for; nil: nobody.
+local limit
+
+--- fn() while check(name, shape) sees each variable before it is made, and may raise.
+function M.limited(check, fn)
+  local before = limit
+  limit = check
+  local ok, x = pcall(fn)
+  limit = before
+  if not ok then error(x, 0) end
+  return x
+end
+
 --- Make a variable in a scope.  `o` is tm.Variable's table; `how.unpartitioned` keeps it
 --- in one piece, `how.beside` puts it where another variable is.
 function M.variable(where, initial, o, how)
+  if limit then limit(o.name, o.shape) end
   o.scope = where or false
   if how and how.unpartitioned then o.partition = false end
   if how and how.beside then o.colocate_with = how.beside end

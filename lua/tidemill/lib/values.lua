@@ -65,6 +65,9 @@ function M.shape_of_input(x)
   return shape
 end
 
+--- A type as the leaf of a structure, as tidemill.func has them.
+function M.spec(shape, dtype) return require("tidemill.func").placeholder { shape = shape, dtype = dtype } end
+
 --- Is there a leaf of a structure for which test(leaf) holds?
 function M.any(test, x)
   if not nest.is_nested(x) then return test(x) and true or false end

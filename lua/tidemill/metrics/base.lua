@@ -37,6 +37,7 @@ function Metric:setup(...)
   rawset(self, "_own", {})
   rawset(self, "_made_of", nest.pack(...))
   rawset(self, "name", o.name or automatic_name(options.snake(self.class_name)))
+  rawset(self, "_first_name", self.name) -- compile may give it another
 end
 
 --- The metric's own options, `name` and `dtype`, checked.
@@ -49,6 +50,17 @@ function Metric:options(given, known)
 end
 
 function Metric:init(given) self:options(given) end
+
+--- What the metric was made with, under the name that it got.
+function Metric:get_config()
+  local given = self._given
+  if given.n > 1 or (given.n == 1 and (type(given[1]) ~= "table" or getmetatable(given[1]))) then
+    return { __arguments = given }
+  end
+  local config = { name = self._first_name }
+  for k, v in pairs(given[1] or {}) do config[k] = v end
+  return config
+end
 
 --- Add a variable of state: name, shape, dtype = "float32", initializer = "zeros".
 function Metric:add_weight(given)

@@ -220,6 +220,14 @@ end
 --- A slot of a variable, as a tensor: get_slot(v, "momentum").
 function Optimizer:get_slot(var, name) return var:_slot(self.uid, name) end
 
+--- All options, with the learning rate that it has now.
+function Optimizer:get_config()
+  local config = {}
+  for k, v in pairs(self.options) do config[k] = v end
+  config.name, config.learning_rate = self.name, self.learning_rate
+  return config
+end
+
 function Optimizer:__tostring() return ("%s %q"):format(self.class_name, self.name) end
 
 return Optimizer

@@ -97,6 +97,13 @@ function methods:write(path)
   return write(self, path)
 end
 
+--- The same; how: as saving.save.
+function methods:_write(path, how)
+  path = check_path("write", path)
+  sweep(path)
+  return write(self, path, how)
+end
+
 --- Write PREFIX-N, N being save_counter: the path, or nil and why not.
 ---@param given? { number: integer, keep_state: boolean, how: table }  of the manager
 function methods:save(prefix, given)

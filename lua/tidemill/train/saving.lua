@@ -104,6 +104,7 @@ end
 local function write_all(path, tree, how)
   local w = must(core.ckpt.create(path))
   local ok, err = pcall(function()
+    if how.document then must(w:document(how.document)) end
     write_leaves(w, tree, how)
     for _, a in ipairs(tree.aliases) do must(w:value(M.ALIAS .. a[1], a[2])) end
     must(w:commit())
@@ -114,10 +115,11 @@ local function write_all(path, tree, how)
 end
 
 --- Save a tree at a path: the path, or nil and the error.
----@param how? { stream: boolean, still: boolean, mark: integer, base: string, base_mark: integer }
----stream: this process writes all files, also those of ps; still: no update begins until
----they are written; mark: a later save may be based on this one; base, base_mark: this one
----is based on an earlier (core/cluster/save.h)
+---@param how? { document: table, stream: boolean, still: boolean, mark: integer, base: string, base_mark: integer }
+---document: the description of a model, written beside; stream: this process writes all
+---files, also those of ps; still: no update begins until they are written; mark: a later
+---save may be based on this one; base, base_mark: this one is based on an earlier
+---(core/cluster/save.h)
 function M.save(path, tree, how)
   how, M.last = how or {}, nil
   local ok, x = pcall(write_all, path, tree, how)
