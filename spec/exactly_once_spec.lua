@@ -1,7 +1,8 @@
 -- Exactly-once visitation: elements of a dataset are dealt out to functions, each to one.
 -- In one process, and on real workers and ps that are killed and stopped.
 local tm = require "tidemill"
-local P = dofile "spec/tools/process.lua"
+local clusters = dofile "spec/tools/cluster.lua"
+local P = clusters.P
 local tasks = dofile "spec/tools/tasks.lua"
 local D = tm.distribute
 
@@ -293,5 +294,122 @@ describe("exactly-once visitation", function()
     c:add_worker(T.jobs.worker[1])
     assert.equal(300, c:run_epoch(f, { it }))
     each(600, 2)
+  end)
+
+  --- Numbers from 1 to n by chance, the same everywhere.
+  local function generator(seed)
+    local x = seed * 7919 + 1
+    return function(n)
+      x = (x * 1103515245 + 12345) % 2147483648
+      return math.floor(x / 65536) % n + 1
+    end
+  end
+
+  --- One thing that happens to a worker: it is killed and starts again, or is stopped, for
+  --- less or more time than its heartbeat may be silent.
+  local function disturb(random)
+    local i, what = random(3), random(5)
+    P.sleep(random(40) / 1000)
+    if what <= 3 then
+      T.worker[i]:kill()
+      T.worker[i]:wait(5)
+      T:task("worker", i - 1)
+    else
+      T.worker[i]:kill "STOP"
+      P.sleep(what == 4 and 0.03 or 0.8)
+      T.worker[i]:kill "CONT"
+    end
+  end
+
+  for seed = 1, tonumber(os.getenv "SEEDS" or 3) do
+    it(("bears whatever happens to workers: each example once in every pass, seed %d"):format(seed), function()
+      open_tasks(600, { workers = 3, ps = 2 }, { heartbeat_timeout = 0.6 })
+      local known = seed % 2 == 0
+      local ds = tm.data.range(600)
+      if not known then ds = ds:filter(function(x) return x:less(600) end) end
+      local it, f = iterator(ds:shuffle(64):batch(4):prefetch(2)), note(0.002)
+      local random = generator(seed)
+      for pass = 1, 3 do
+        while not it:_progress().ended do
+          for _ = 1, 40 do c:schedule(f, { it }) end
+          disturb(random)
+        end
+        c:join()
+        assert.equal(150, it:_progress().done)
+        each(600, pass)
+        it:_start_pass()
+      end
+    end)
+  end
+
+  local RESTORED = [[
+    local tm = require "tidemill"
+    local D = tm.distribute
+    local DIR = os.getenv "DIR"
+    local strategy = D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 2 },
+      { heartbeat_interval = 0.2, heartbeat_timeout = 1, placement = "round_robin", on_ps_failure = "restore" })
+    local seen, examples
+    strategy:scope(function()
+      seen = tm.Variable(tm.zeros({ 600 }, "int64"), { name = "seen" })
+      examples = tm.Variable(0, { dtype = "int64", name = "examples" })
+    end)
+    local c = D.ClusterCoordinator(strategy)
+    local ds = tm.data.range(600):filter(function(x) return x:less(600) end):shuffle(64):batch(3)
+    local it = c:create_per_worker_dataset(ds, { visitation = "exactly_once" }):iterator()
+    local f = tm.func(function(i)
+      local ids = i:next()
+      tm.sleep(0.003)
+      seen:scatter_add(ids, tm.ones_like(ids))
+      examples:assign_add(tm.reduce_sum(tm.ones_like(ids)))
+    end)
+    c.checkpoint_manager = tm.train.CheckpointManager(tm.train.Checkpoint{ it = it, seen = seen, examples = examples },
+      DIR .. "/ckpt")
+    local function say(...) print(...) io.stdout:flush() end
+    local function each(n)
+      local low, high = math.huge, 0
+      for _, x in ipairs(seen:read():totable()) do low, high = math.min(low, x), math.max(high, x) end
+      say(("each %d %d %d"):format(low, high, examples:read():item()))
+    end
+    FIRST
+    for _ = 1, 100 do c:schedule(f, { it }) end
+    SAVE
+    for _ = 1, 40 do c:schedule(f, { it }) end
+    tm.sleep(0.1)
+    say "go"
+    c:run_epoch(f, { it })
+    each()
+    say(("steps %d rollbacks %d"):format(c:run_epoch(f, { it }), c:stats().rollbacks))
+    each()
+  ]]
+
+  for name, save in pairs { ["to a checkpoint"] = "assert(c.checkpoint_manager:save())",
+    ["to the beginning"] = "" } do
+    it("goes back with the variables when a ps is restored " .. name, function()
+      local k = clusters.start(2, 2)
+      k:chief((RESTORED:gsub("FIRST", ""):gsub("SAVE", save)))
+      k:says "go"
+      k:kill("ps", 0)
+      P.sleep(0.1)
+      k:run("ps", 0)
+      local out = k:ends(30)
+      assert.is_truthy(out:find "each 1 1 600\nsteps 200 rollbacks 1\neach 2 2 1200\n$", out .. k.boss:err())
+    end)
+  end
+
+  it("goes back to an earlier pass when a ps is restored to it, and to its end", function()
+    local k = clusters.start(2, 2)
+    k:chief((RESTORED:gsub("FIRST", [[
+      for _ = 1, 100 do c:schedule(f, { it }) end
+      c:join()
+      assert(c.checkpoint_manager:save())
+      c:run_epoch(f, { it })
+      it:_start_pass()
+    ]]):gsub("SAVE", "")))
+    k:says "go"
+    k:kill("ps", 1)
+    P.sleep(0.1)
+    k:run("ps", 1)
+    local out = k:ends(30)
+    assert.is_truthy(out:find "each 2 2 1200\nsteps 200 rollbacks 1\neach 3 3 1800\n$", out .. k.boss:err())
   end)
 end)

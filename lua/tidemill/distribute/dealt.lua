@@ -54,6 +54,24 @@ function M.restore(iterator, state)
   return iterator
 end
 
+--- Iterators of each coordinator that are dealt out.
+local known = setmetatable({}, { __mode = "k" })
+
+--- One was made.
+function M.note(iterator)
+  local c = iterator._coordinator
+  known[c] = known[c] or setmetatable({}, { __mode = "k" })
+  known[c][iterator] = true
+end
+
+--- All variables have their initial values again: what was done counts for nothing.
+function M.begin_anew(coordinator)
+  for it in pairs(known[coordinator] or {}) do
+    local handle = coordinator:_open()
+    handle:redeal(it._uid, (handle:deals(it._uid)), 0, 0, {})
+  end
+end
+
 -- --- epochs ---
 
 local function is_dealt(x) return type(x) == "table" and (getmetatable(x) or {}).__tm_per_worker and x._dealt end
@@ -116,17 +134,33 @@ local function round(coordinator, list, fn, args)
   coordinator:join()
 end
 
+--- A restored ps may have brought an iterator back to an earlier pass, which is over now:
+--- the next one; false: it is the pass that was asked for.
+local function catch_up(pass)
+  local again = false
+  for it, wanted in pairs(pass) do
+    local p = it:_progress()
+    if p.ended and p.pass < wanted then
+      it:_start_pass()
+      again = true
+    end
+  end
+  return again
+end
+
 --- See Coordinator.run_epoch.  What was given back, or lost with a ps that was restored,
 --- is dealt in another round.
 function M.run_epoch(coordinator, fn, args)
-  local list = iterators(type(args) == "table" and args or {}, {})
+  local list, pass = iterators(type(args) == "table" and args or {}, {}), {}
   check(list)
+  for it in pairs(list) do pass[it] = it:_progress().pass end
   local before = counts(list)
   repeat
     local _, tried = counts(list)
     round(coordinator, list, fn, args)
     local steps, now = counts(list)
-    if left(list) == 0 or now == tried then return steps - before end
+    local over = left(list) == 0 or now == tried
+    if over and not catch_up(pass) then return steps - before end
   until false
 end
 

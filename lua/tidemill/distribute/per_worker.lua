@@ -33,8 +33,10 @@ PerWorkerDataset.__index = PerWorkerDataset
 
 local function iterator_of(coordinator, ds, is_dealt)
   local uid, handle = coordinator:_open():add_iterator(ds._handle, tm.data.resumes(ds), is_dealt)
-  return setmetatable({ _uid = uid, _handle = handle, _coordinator = coordinator, _dataset = ds, _dealt = is_dealt,
-    element_spec = ds.element_spec }, PerWorkerIterator)
+  local self = setmetatable({ _uid = uid, _handle = handle, _coordinator = coordinator, _dataset = ds,
+    _dealt = is_dealt, element_spec = ds.element_spec }, PerWorkerIterator)
+  if is_dealt then dealt.note(self) end
+  return self
 end
 
 --- New iterators on all workers.

@@ -13,6 +13,7 @@
 ---       suspended and the next call tries again.
 
 local core = require "tidemill.core"
+local dealt = require "tidemill.distribute.dealt"
 local errors = require "tidemill.errors"
 local trace = require "tidemill.trace"
 local tm = require "tidemill.lib.lazy"
@@ -98,6 +99,7 @@ local function bring_back(self, manager)
   table.sort(list)
   local some = self.policy == "restore_shards" and #list < self.strategy.num_ps
   local path, status = from_latest(manager, some and fresh or nil)
+  if not path and not some then dealt.begin_anew(self.strategy._coordinator) end
   tell_rest(made, fresh, path, status and status.brought or {})
   local moments = path and manager._marks[path]
   return { path = path, ps = list, closures = session:rewind(fresh, moments and moments[session:vars()]) }
