@@ -74,6 +74,20 @@ describe("BackupAndRestore", function()
     end)
   end
 
+  it("killed at whatever moment, also while it saves, it is bit for bit what it is unkilled", function()
+    local dir, random = P.dir(), 7
+    local done
+    for _ = 1, 12 do
+      local p = run(dir, "1", "0")
+      random = random * 16807 % 2147483647 -- Park and Miller's
+      P.sleep(0.02 + 0.15 * random / 2147483647)
+      p:kill()
+      done = p:wait(30) == 0 and p:out() or nil
+      if done then break end
+    end
+    assert.equal(reference, done or ends(run(dir, "1", "0")))
+  end)
+
   it("save_before_preemption: SIGTERM saves, ends the script, and the next run goes on there", function()
     local dir = P.dir()
     local p = run(dir, "0", "11", "yes")
