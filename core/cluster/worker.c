@@ -715,7 +715,10 @@ tm_status tm_worker_local(const tm_worker_options *opt, tm_vars *vars,
                              .close = worker_close};
   snprintf(w->link.task, sizeof w->link.task, "/job:worker/task:%d", opt->index);
   if (tm_locals_new(vars, w->link.task, &w->locals)) goto fail;
-  w->env = (tm_run_env){opt->seed, 0, opt->index, &w->cancel, opt->threads};
+  w->env = (tm_run_env){.seed = opt->seed,
+                        .worker = opt->index,
+                        .cancel = &w->cancel,
+                        .threads = opt->threads};
   pthread_mutex_init(&w->mu, NULL);
   pthread_cond_init(&w->more, NULL);
   tm_gate_init(&w->gate);

@@ -280,7 +280,10 @@ static tm_status shard_open(tm_cursor *c, tm_err *err) {
   const tm_iter_env *e = &c->env->env;
   k->index = h->index;
   if (h->program) {
-    tm_run_env run = {e->seed, 0, e->worker < 0 ? 0 : e->worker, c->cancel, 1};
+    tm_run_env run = {.seed = e->seed,
+                      .worker = e->worker < 0 ? 0 : e->worker,
+                      .cancel = c->cancel,
+                      .threads = 1};
     tm_tensor *t = NULL;
     TM_TRY(tm_program_run(h->program, NULL, 0, NULL, &run, &t, err));
     k->index = tm_view_get_i64(&t->v, 0);

@@ -147,8 +147,11 @@ static tm_status map_run(struct map_cursor *m, const tm_row *r, tm_tensor **outs
     s = tm_row_tensor(r, k, &m->arg[k].t);
   }
   if (s == TM_OK) {
-    tm_run_env run = {e->base ^ tm_mix64((e->env.epoch << 16) + m->place), m->n++,
-                      e->env.worker < 0 ? 0 : e->env.worker, m->c.cancel, 1};
+    tm_run_env run = {.seed = e->base ^ tm_mix64((e->env.epoch << 16) + m->place),
+                      .closure = m->n++,
+                      .worker = e->env.worker < 0 ? 0 : e->env.worker,
+                      .cancel = m->c.cancel,
+                      .threads = 1};
     s = tm_program_run(d->program, m->arg, n, NULL, &run, outs, err);
   } else {
     s = tm_nomem(err, d->ds.k->name);

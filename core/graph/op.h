@@ -66,13 +66,16 @@ typedef struct tm_infer {
   tm_err *err;
 } tm_infer;
 
+struct tm_spans;
+
 /* What a running kernel may need beside its views. */
 typedef struct tm_run_env {
-  uint64_t seed;     /* global seed */
-  uint64_t closure;  /* number of the closure, for random ops */
-  int64_t worker;    /* index of this worker, -1 on the chief */
-  tm_cancel *cancel; /* may be NULL */
-  int threads;       /* a kernel may use so many threads, >= 1 */
+  uint64_t seed;          /* global seed */
+  uint64_t closure;       /* number of the closure, for random ops */
+  int64_t worker;         /* index of this worker, -1 on the chief */
+  tm_cancel *cancel;      /* may be NULL */
+  int threads;            /* a kernel may use so many threads, >= 1 */
+  struct tm_spans *spans; /* when ops run is told there (graph/spans.h); NULL: not */
 } tm_run_env;
 
 typedef struct tm_kctx {

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/mem.h"
 #include "graph/run.h"
+#include "graph/spans.h"
 
 /*
  * Design.  A step walks the levels of its program: give out READs, take the answers,
@@ -232,23 +233,27 @@ static tm_status step_slow(tm_step *st, const tm_item *it, int32_t node,
   }
 }
 
+/* One node that has something to do. */
+static tm_status step_item(tm_step *st, const tm_item *it, int32_t node,
+                           tm_state *state, tm_err *err) {
+  if (it->mode != TM_RUN_KERNEL) return step_slow(st, it, node, state, err);
+  tm_kctx *k = &st->now->call[it->call];
+  k->err = err;
+  if (it->own) TM_TRY(step_own(st, node, err));
+  return k->op->kernel(k);
+}
+
 static tm_status step_run(tm_step *st, int32_t from, int32_t to, tm_state *state,
                           tm_err *err) {
   const tm_item *item = st->now->plan->item;
   for (int32_t o = from; o < to; o++) {
-    const tm_item *it = &item[o];
-    tm_status s;
-    if (it->mode == TM_RUN_NOTHING) continue;
+    if (item[o].mode == TM_RUN_NOTHING) continue;
     if (tm_cancelled(st->env.cancel)) return tm_fail(err, TM_ECANCELLED, "cancelled");
-    if (it->mode == TM_RUN_KERNEL) {
-      tm_kctx *k = &st->now->call[it->call];
-      k->err = err;
-      s = it->own ? step_own(st, st->p->order[o], err) : TM_OK;
-      if (!s) s = k->op->kernel(k);
-    } else {
-      s = step_slow(st, it, st->p->order[o], state, err);
-    }
-    if (s) return tm_run_fail(err, st->p->g->node[st->p->order[o]].op, s);
+    int32_t node = st->p->order[o];
+    int64_t began = tm_spans_now(st->env.spans);
+    tm_status s = step_item(st, &item[o], node, state, err);
+    if (s) return tm_run_fail(err, st->p->g->node[node].op, s);
+    if (began) tm_spans_add(st->env.spans, st->p->g->node[node].op->name, began);
   }
   return TM_OK;
 }
@@ -421,10 +426,13 @@ uint64_t tm_step_allocs(const tm_step *st) { return st->allocs; }
 
 /* --- everything at once --- */
 
-static tm_status step_exchange(tm_state *state, const tm_update *up, int32_t nup,
-                               tm_read *rd, int32_t nrd, tm_err *err) {
+static tm_status step_exchange(tm_step *st, tm_state *state, const tm_update *up,
+                               int32_t nup, tm_read *rd, int32_t nrd, tm_err *err) {
   if (nup == 0 && nrd == 0) return TM_OK;
-  return state->exchange(state, up, nup, rd, nrd, err);
+  int64_t began = tm_spans_now(st->env.spans);
+  TM_TRY(state->exchange(state, up, nup, rd, nrd, err));
+  if (began) tm_spans_add(st->env.spans, "variables", began);
+  return TM_OK;
 }
 
 static tm_status step_levels(tm_step *st, tm_state *state, tm_err *err) {
@@ -434,10 +442,10 @@ static tm_status step_levels(tm_step *st, tm_state *state, tm_err *err) {
   bool done = false;
   while (!done) {
     TM_TRY(tm_step_reads(st, &rd, &nrd, err));
-    TM_TRY(step_exchange(state, up, nup, rd, nrd, err));
+    TM_TRY(step_exchange(st, state, up, nup, rd, nrd, err));
     TM_TRY(tm_step_compute(st, state, &up, &nup, &done, err));
   }
-  return step_exchange(state, up, nup, NULL, 0, err);
+  return step_exchange(st, state, up, nup, NULL, 0, err);
 }
 
 static tm_status step_borrow(tm_program *p, tm_step **out, tm_err *err) {

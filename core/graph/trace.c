@@ -246,3 +246,5 @@ int32_t tm_trace_captures(tm_trace *tr, tm_value ***out) {
   *out = tr->cap;
   return tr->ncap;
 }
+
+int32_t tm_trace_size(const tm_trace *tr) { return tr->g ? tr->g->nnode : 0; }

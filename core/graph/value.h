@@ -105,6 +105,7 @@ TM_CHECKED tm_status tm_trace_iterator_arg(tm_trace *tr, const tm_type *elements
  * tm_trace_begin gave. */
 TM_CHECKED tm_status tm_trace_end(tm_scope *sc, tm_trace *tr, tm_value *const *outputs,
                                   int32_t n, tm_graph **out, tm_err *err);
+int32_t tm_trace_size(const tm_trace *tr); /* nodes so far */
 /* Close without a result (after an error). */
 void tm_trace_abort(tm_scope *sc, tm_trace *tr);
 /* Captures of a just-ended nested trace: values of the outer trace, in order. */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cluster/board.h"
+#include "graph/spans.h"
 #include "lua/op.h"
 #include "lua/route.h"
 
@@ -86,6 +87,7 @@ tm_scope *tm_lua_scope(lua_State *L) {
   env->closure = ctx->runs; /* one count for all coroutines */
   env->threads = ctx->threads;
   env->cancel = &ctx->cancel;
+  env->spans = ctx->spans;
   return sc;
 }
 
@@ -136,6 +138,7 @@ void tm_lua_set_int(lua_State *L, int t, const char *field, int64_t n) {
 
 static int state_gc(lua_State *L) {
   tm_lua *ctx = lua_touserdata(L, 1);
+  tm_spans_free(ctx->spans);
   tm_router_free(ctx->router);
   tm_board_unref(ctx->board);
   tm_vars_free(ctx->vars);

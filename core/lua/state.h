@@ -37,6 +37,7 @@ typedef struct tm_lua {
   int threads;
   int nscopes; /* coroutines that have a scope */
   tm_cancel cancel;
+  struct tm_spans *spans;          /* NULL: nobody records */
   bool told;                       /* an error was raised because of it */
   lua_State *running;              /* the coroutine whose op or function runs */
   int64_t live_bytes, fresh_bytes; /* of tensors: now, and since the last collection */

@@ -2,10 +2,15 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
+#include "ckpt/file.h"
+#include "graph/spans.h"
 #include "lua/cluster_create.h"
 #include "lua/convert.h"
 #include "lua/error.h"
+#include "lua/state.h"
 #include "watch/event.h"
+#include "watch/gzip.h"
 
 /*
  * Design.  A writer that is collected writes what waits; a failure of that cannot be
@@ -104,6 +109,34 @@ static int summary_text(lua_State *L) {
   return 0;
 }
 
+static tm_str summary_bytes(lua_State *L, int i) {
+  tm_str s;
+  s.p = luaL_checklstring(L, i, &s.n);
+  return s;
+}
+
+/* writer:graph(bytes) */
+static int summary_graph(lua_State *L) {
+  tm_event_writer *w = summary_writer(L);
+  tm_str graph = summary_bytes(L, 2);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_event_graph(w, graph, &err), &err);
+  return 0;
+}
+
+/* writer:plugin(tag, step, plugin, bytes) */
+static int summary_plugin(lua_State *L) {
+  tm_event_writer *w = summary_writer(L);
+  tm_event_tag at = summary_tag(L);
+  const char *plugin = luaL_checkstring(L, 4);
+  tm_str content = summary_bytes(L, 5);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_event_plugin(w, &at, plugin, content, &err), &err);
+  return 0;
+}
+
 static int summary_flush(lua_State *L) {
   tm_event_writer *w = summary_writer(L);
   tm_err err;
@@ -134,13 +167,87 @@ static int summary_collect(lua_State *L) {
   return 0;
 }
 
+/* --- timelines --- */
+
+/* core.spans_begin(max): runs of this state's functions are told from now on. */
+static int spans_begin(lua_State *L) {
+  tm_lua *ctx = tm_lua_ctx(L);
+  tm_spans *sp;
+  lua_Integer max = luaL_checkinteger(L, 1);
+  tm_lua_check(L, tm_spans_new(max, &sp), NULL);
+  tm_spans_free(ctx->spans);
+  ctx->spans = sp;
+  return 0;
+}
+
+/* core.spans_take() -> { { name, from, to } ... }, lost; seconds.  Nothing is told any
+ * more. */
+static int spans_take(lua_State *L) {
+  tm_lua *ctx = tm_lua_ctx(L);
+  tm_spans *sp = ctx->spans;
+  lua_settop(L, 0);
+  lua_createtable(L, sp ? (int)sp->n : 0, 0);
+  for (int64_t i = 0; sp && i < sp->n; i++) {
+    lua_createtable(L, 3, 0);
+    lua_pushstring(L, sp->span[i].name);
+    lua_rawseti(L, -2, 1);
+    lua_pushnumber(L, (double)sp->span[i].from * 1e-9);
+    lua_rawseti(L, -2, 2);
+    lua_pushnumber(L, (double)sp->span[i].to * 1e-9);
+    lua_rawseti(L, -2, 3);
+    lua_rawseti(L, 1, (int)i + 1);
+  }
+  lua_pushinteger(L, sp ? (lua_Integer)sp->lost : 0);
+  ctx->spans = NULL;
+  tm_spans_free(sp);
+  return 2;
+}
+
+/* core.write_gzip(path, text) */
+static int write_gzip(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  tm_str text = summary_bytes(L, 2);
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_gzip_write(path, text.p, text.n, &err), &err);
+  return 0;
+}
+
+/* core.double_bytes(x): 8 bytes, as protocol buffers have them. */
+static int double_bytes(lua_State *L) {
+  uint8_t p[8];
+  uint64_t bits;
+  double x = luaL_checknumber(L, 1);
+  memcpy(&bits, &x, sizeof bits);
+  tm_put64(p, bits);
+  lua_pushlstring(L, (const char *)p, sizeof p);
+  return 1;
+}
+
+/* core.make_dir(path): with those above it. */
+static int make_dir(lua_State *L) {
+  tm_err err;
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_dir_make(luaL_checkstring(L, 1), &err), &err);
+  return 0;
+}
+
 void tm_lua_open_summary(lua_State *L, int core) {
   static const luaL_Reg methods[] = {
       {"scalar", summary_scalar}, {"histogram", summary_histogram},
       {"image", summary_image},   {"text", summary_text},
+      {"graph", summary_graph},   {"plugin", summary_plugin},
       {"flush", summary_flush},   {"path", summary_path},
       {"close", summary_close},   {NULL, NULL}};
   tm_lua_new_class(L, SUMMARY_MT, methods, summary_collect);
-  lua_pushcfunction(L, summary_open);
-  lua_setfield(L, core, "event_writer");
+  static const luaL_Reg functions[] = {{"event_writer", summary_open},
+                                       {"spans_begin", spans_begin},
+                                       {"spans_take", spans_take},
+                                       {"write_gzip", write_gzip},
+                                       {"double_bytes", double_bytes},
+                                       {"make_dir", make_dir},
+                                       {NULL, NULL}};
+  lua_pushvalue(L, core);
+  luaL_setfuncs(L, functions, 0);
+  lua_pop(L, 1);
 }

@@ -204,6 +204,12 @@ static int trace_end(lua_State *L) {
   return 1;
 }
 
+/* core.trace_size(trace): nodes so far. */
+static int trace_size(lua_State *L) {
+  lua_pushinteger(L, tm_trace_size(check_trace(L, 1)));
+  return 1;
+}
+
 static int trace_abort(lua_State *L) {
   tm_trace_abort(tm_lua_scope(L), check_trace(L, 1));
   return 0;
@@ -352,6 +358,7 @@ void tm_lua_open_trace(lua_State *L, int core) {
       {"trace_iterator", trace_iterator},
       {"trace_end", trace_end},
       {"trace_abort", trace_abort},
+      {"trace_size", trace_size},
       {"trace_captures", trace_captures},
       {"graph_optimize", graph_optimize},
       {"graph_text", graph_text},

@@ -33,7 +33,8 @@ enum {
   EVENT_TRIES = 1000,
   EVENT_SUFFIX = 64,
   EVENT_TEXTS = 65536,
-  EVENT_STRING = 7, /* DataType */
+  EVENT_FLOAT = 1, /* DataType */
+  EVENT_STRING = 7,
   EVENT_TENSOR = 2, /* DataClass */
   EVENT_BLOBS = 3
 };
@@ -441,4 +442,39 @@ tm_status tm_event_text(tm_event_writer *w, const tm_event_tag *at, const tm_vie
   tm_status s = event_put_blobs(w, at->step, tag, &b, err);
   tm_free(b.data, room * sizeof *b.data);
   return s;
+}
+
+/* --- graphs and what plugins keep --- */
+
+tm_status tm_event_graph(tm_event_writer *w, tm_str graph, tm_err *err) {
+  TmPb__Event e = TM_PB__EVENT__INIT;
+  e.what_case = TM_PB__EVENT__WHAT_GRAPH_DEF;
+  /* Only read: protobuf-c's type has no const. */
+  e.graph_def = (ProtobufCBinaryData){graph.n, (uint8_t *)(uintptr_t)graph.p};
+  return event_put(w, &e, err);
+}
+
+tm_status tm_event_plugin(tm_event_writer *w, const tm_event_tag *at,
+                          const char *plugin, tm_str content, tm_err *err) {
+  char tag[TM_EVENT_TAG + 1], name[32];
+  TmPb__Dim none = TM_PB__DIM__INIT, *dims[1] = {&none};
+  TmPb__TensorShapeProto shape = TM_PB__TENSOR_SHAPE_PROTO__INIT;
+  TmPb__TensorProto t = TM_PB__TENSOR_PROTO__INIT;
+  TmPb__PluginData data = TM_PB__PLUGIN_DATA__INIT;
+  TmPb__SummaryMetadata meta = TM_PB__SUMMARY_METADATA__INIT;
+  TmPb__Value v = TM_PB__VALUE__INIT;
+  TM_TRY(event_tag(at, tag, err));
+  shape.n_dim = 1;
+  shape.dim = dims;
+  t.dtype = EVENT_FLOAT;
+  t.tensor_shape = &shape;
+  snprintf(name, sizeof name, "%s", plugin);
+  data.plugin_name = name;
+  data.content = (ProtobufCBinaryData){content.n, (uint8_t *)(uintptr_t)content.p};
+  meta.plugin_data = &data;
+  v.tag = tag;
+  v.metadata = &meta;
+  v.value_case = TM_PB__VALUE__VALUE_TENSOR;
+  v.tensor = &t;
+  return event_put_value(w, at->step, &v, err);
 }

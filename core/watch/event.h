@@ -1,5 +1,6 @@
 /*
- * event.h - TensorBoard's event files: numbers, histograms, images and text by step.
+ * event.h - TensorBoard's event files: numbers, histograms, images, text by step, and
+ * graphs.
  *
  *     tm_event_writer *w;
  *     tm_event_tag at = {{"train/loss", 10}, step};
@@ -55,6 +56,12 @@ TM_CHECKED tm_status tm_event_image(tm_event_writer *w, const tm_event_tag *at,
 /* A string, list or table (rank 0 to 2) of UTF-8 strings, shown as Markdown. */
 TM_CHECKED tm_status tm_event_text(tm_event_writer *w, const tm_event_tag *at,
                                    const tm_view *x, tm_err *err);
+/* A serialised GraphDef: what TensorBoard shows under "Graphs". */
+TM_CHECKED tm_status tm_event_graph(tm_event_writer *w, tm_str graph, tm_err *err);
+/* What a plugin of TensorBoard keeps beside a tag: a tensor of no elements whose
+ * description has these bytes. */
+TM_CHECKED tm_status tm_event_plugin(tm_event_writer *w, const tm_event_tag *at,
+                                     const char *plugin, tm_str content, tm_err *err);
 TM_CHECKED tm_status tm_event_flush(tm_event_writer *w, tm_err *err);
 const char *tm_event_path(const tm_event_writer *w); /* of its file */
 /* w may be NULL; it is freed whatever fails. */

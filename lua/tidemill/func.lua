@@ -117,10 +117,9 @@ local function results_of(self, r)
   return shape, flat
 end
 
-local function trace_now(self, args)
-  local shape
-  local context = { name = self.name, first = self.trace_count == 0 }
-  local types
+--- The graph as it is traced, its results as a structure, and their types.
+local function trace_raw(self, args, context)
+  local shape, types
   local raw = trace.graph(self.name, function(tr)
     local inputs = { n = args.n }
     for i = 1, args.n do
@@ -136,6 +135,11 @@ local function trace_now(self, args)
     for i, v in ipairs(flat) do types[i] = { dtype = v.dtype, shape = v.shape, key = core.typekey(v) } end
     return flat
   end, context)
+  return raw, shape, types
+end
+
+local function trace_now(self, args)
+  local raw, shape, types = trace_raw(self, args, { name = self.name, first = self.trace_count == 0 })
   self.trace_count = self.trace_count + 1
   local graph = core.graph_optimize(raw)
   return {
@@ -222,6 +226,14 @@ function Function:_concrete(args)
   return concrete(self, list)
 end
 
+--- For tm.summary: the graph before it is optimized, and which nodes which scope has.
+--- It is traced for that and not counted.
+function Function:_drawn(args)
+  local context = { name = self.name, first = true, scopes = {} }
+  local raw = trace_raw(self, args, context)
+  return raw, context.scopes
+end
+
 local function inputs_of(flat)
   local list = {}
   for i, x in ipairs(flat) do
@@ -262,7 +274,7 @@ function Function:__call(...)
   return c.out.rebuild { core.run(c.program, inputs_of(flat)) }
 end
 
-local methods = { _concrete = Function._concrete }
+local methods = { _concrete = Function._concrete, _drawn = Function._drawn }
 
 function Function.__index(self, key)
   if key == "graph" then

@@ -11,6 +11,7 @@ local align = require "tidemill.lib.align"
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
+local trace = require "tidemill.trace"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
@@ -60,9 +61,11 @@ function Loss.__call(self, y_true, y_pred, sample_weight)
   if y_true == nil or y_pred == nil then
     errors.raise("invalid_argument", "%s takes (y_true, y_pred)", self.name or self.class_name)
   end
-  local losses = self:call(y_true, y_pred)
-  if sample_weight ~= nil then losses = losses * align.weights(sample_weight, losses) end
-  return reduce(losses, self.reduction)
+  return trace.named(self.name or options.snake(self.class_name), function()
+    local losses = self:call(y_true, y_pred)
+    if sample_weight ~= nil then losses = losses * align.weights(sample_weight, losses) end
+    return reduce(losses, self.reduction)
+  end)
 end
 
 -- --- the functions ---

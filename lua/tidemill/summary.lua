@@ -1,7 +1,13 @@
 --- tm.summary: logs that TensorBoard shows.
 
+local Layer = require "tidemill.layers.base"
+local class = require "tidemill.lib.class"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local func = require "tidemill.func"
+local graphdef = require "tidemill.lib.graphdef"
+local hparams = require "tidemill.lib.hparams"
+local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 
 local BUCKETS, MOST_BUCKETS = 30, 512
@@ -87,6 +93,56 @@ end
 function Writer:text(tag, text, step)
   local h = handle(self, "text", tag)
   h:text(tag, step_of("text", tag, step), text)
+end
+
+--- What a graph is drawn of: a function, or a model as a function of its inputs.
+local function drawn(what, ...)
+  if func.is(what) then return what, { n = select("#", ...), ... } end
+  if type(what) ~= "table" or not class.is(what, Layer) then
+    bad("graph: it takes a tm.func, a model or a layer, got %s", type(what))
+  end
+  local args = { n = select("#", ...), ... }
+  if args.n == 0 then
+    local inputs = rawget(what, "inputs")
+    if inputs == nil then bad("graph: %s has no inputs of its own; give an example of them", what.name) end
+    args = { n = 1, nest.map(function(s) return func.placeholder { dtype = s.dtype, shape = s.shape } end, inputs) }
+  end
+  return func.func(function(x) return what(x) end, { name = what.name }), args
+end
+
+--- The graph of a traced function for these arguments, or of a model (for an example of
+--- its inputs, which a model of tm.Input does not need): "Graphs" in TensorBoard shows
+--- one a run, the newest.
+function Writer:graph(what, ...)
+  local h = handle(self, "graph", "")
+  local fn, args = drawn(what, ...)
+  local graph, scopes = fn:_drawn(args)
+  h:graph(graphdef.bytes(graph, scopes))
+end
+
+--- The values of hyperparameters of this run: numbers, strings, booleans by name.  Each
+--- run has a directory of its own; below it may be others with its numbers ("train").
+---@param values table<string, number|string|boolean>
+---@param given? { trial_id: string, start_time: number }
+function Writer:hparams(values, given)
+  local h = handle(self, "hparams", "")
+  local o = options.read("hparams", given, { "trial_id", "start_time" })
+  h:plugin("_hparams_/session_start_info", 0, "hparams", hparams.start(values, o))
+end
+
+--- That the run of `hparams` is over: "success" or "failure".
+function Writer:hparams_end(status)
+  local h = handle(self, "hparams_end", "")
+  h:plugin("_hparams_/session_end_info", 0, "hparams", hparams.finish(status or "success"))
+end
+
+--- For the directory above all runs, if names, domains and metrics are to be said before:
+--- hparams = { { name = "lr", min = 0, max = 1 }, { name = "units", values = { 16, 32 } } },
+--- metrics = { { tag = "epoch_loss", group = "validation", name = "loss" } }.
+function Writer:hparams_config(given)
+  local h = handle(self, "hparams_config", "")
+  local o = options.read("hparams_config", given, { "description", hparams = {}, metrics = {} })
+  h:plugin("_hparams_/experiment", 0, "hparams", hparams.experiment(o))
 end
 
 --- Write what waits; TensorBoard sees it then.

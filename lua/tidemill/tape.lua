@@ -66,9 +66,7 @@ local function sources_of(flat)
   return list
 end
 
---- Gradients of sum(target) by each source, in the structure of the sources; nil where
---- nothing connects them.
-function Tape:gradient(target, sources, opts)
+local function gradient(self, target, sources, opts)
   local o = options.read("gradient", opts, { "output_gradients" })
   local tape = open(self)
   local one = not nest.is_nested(sources)
@@ -98,6 +96,10 @@ function Tape:gradient(target, sources, opts)
   if sources[1] ~= nil then out.n = #sources end
   return out
 end
+
+--- Gradients of sum(target) by each source, in the structure of the sources; nil where
+--- nothing connects them.
+function Tape:gradient(target, sources, opts) return trace.named("gradients", gradient, self, target, sources, opts) end
 
 --- Stop recording and forget.
 function Tape:close()

@@ -14,6 +14,24 @@ local contexts = setmetatable({}, { __mode = "k" })
 --- The tm.func that the running coroutine traces, as { func, first }; nil: none.
 function M.context() return coroutines.find(contexts) end
 
+local function leave_named(context, path, from, outer, ok, ...)
+  context.path = outer
+  if not ok then error((...), 0) end
+  local list = context.scopes
+  list[#list + 1] = { path = path, from = from, to = core.trace_size(context.trace) }
+  return ...
+end
+
+--- fn(...), whose nodes are under a name where a graph is drawn (Function:_drawn).
+function M.named(name, fn, ...)
+  local context = coroutines.find(contexts)
+  if not context or not context.scopes then return fn(...) end
+  local outer = context.path
+  local path = outer and outer .. "/" .. name or name
+  context.path = path
+  return leave_named(context, path, core.trace_size(context.trace), outer, pcall(fn, ...))
+end
+
 --- Keep where an error was raised: pcall would lose it.
 local function with_traceback(e)
   if errors.is_error(e) then
@@ -92,6 +110,7 @@ function M.graph(name, body, context)
     core.push_eager()
     local tr = core.trace_begin(name)
     contexts[k] = context
+    if context and context.scopes then context.trace = tr end
     local g = core.trace_end(tr, body(tr))
     core.pop_eager()
     return g

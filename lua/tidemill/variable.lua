@@ -29,6 +29,9 @@ local methods = {}
 --- Handles by uid: a traced function keeps those of the variables that it touches.
 local handles = setmetatable({}, { __mode = "v" })
 
+--- Names by handle.
+local names = setmetatable({}, { __mode = "k" })
+
 function Variable.__index(self, key)
   if type(key) ~= "string" then return self:read()[key] end
   local m = methods[key]
@@ -187,6 +190,7 @@ function M.wrap(made, fields)
     trainable = fields.trainable, device = made.shards[1].device, shards = made.shards,
   }, Variable)
   handles[made.uid] = made.handle
+  names[made.handle] = fields.name
   self.variables = shards_of(self, made.shards)
   self.sharded = #made.shards > 1
   return self
@@ -197,6 +201,12 @@ function M.handles(uids)
   local list = {}
   for i, uid in ipairs(uids) do list[i] = handles[uid] or false end
   return list
+end
+
+--- The name of the variable with a uid; nil: there is none any more.
+function M.name_of(uid)
+  local handle = handles[uid]
+  return handle and names[handle]
 end
 
 local local_scope = {}

@@ -27,6 +27,7 @@ local place = require "tidemill.lib.place"
 local regularizers = require "tidemill.regularizers"
 local nest = require "tidemill.lib.nest"
 local symbol = require "tidemill.layers.symbol"
+local trace = require "tidemill.trace"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
@@ -318,7 +319,7 @@ function Layer.__call(self, x, how)
   if values.any(symbol.is, x) then return symbol.apply_layer(self, x, training) end
   x = values.input(x, self.input_dtype)
   if context.depth() == 0 then reset_losses(self) end
-  return context.run(training, run, self, x)
+  return trace.named(self.name, context.run, training, run, self, x)
 end
 
 Layer.activation_of = function(self, x) return activations.get(self.class_name, x) end

@@ -20,6 +20,7 @@ local options = require "tidemill.lib.options"
 local place = require "tidemill.lib.place"
 local rows = require "tidemill.optimizers.rows"
 local schedules = require "tidemill.optimizers.schedules"
+local trace = require "tidemill.trace"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
@@ -186,9 +187,7 @@ end
 --- Does the rule decay by itself?
 Optimizer.decays = false
 
---- Apply gradients: a list of them and a list of variables, or a list of pairs.  A
---- missing gradient leaves its variable alone.
-function Optimizer:apply_gradients(grads, vars)
+local function apply_gradients(self, grads, vars)
   local g, v = pairs_of(self, grads, vars)
   g = clipped(self, g, #v)
   local done = self.iterations:read()
@@ -204,6 +203,10 @@ function Optimizer:apply_gradients(grads, vars)
   end
   self.iterations:assign_add(1)
 end
+
+--- Apply gradients: a list of them and a list of variables, or a list of pairs.  A
+--- missing gradient leaves its variable alone.
+function Optimizer:apply_gradients(grads, vars) return trace.named(self.name, apply_gradients, self, grads, vars) end
 
 --- One step on the loss that fn() computes.
 function Optimizer:minimize(fn, vars)
