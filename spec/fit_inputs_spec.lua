@@ -139,6 +139,20 @@ describe("data of fit", function()
   end)
 end)
 
+describe("an input of one number", function()
+  it("takes rows without an axis of one, and with one", function()
+    local m = tm.Sequential { tm.layers.Dense { units = 1, kernel_initializer = "ones", input_shape = { 1 } } }
+    m:compile { optimizer = "sgd", loss = "mse" }
+    local n = tm.tensor { 1, 2, 3 }
+    assert.same({ 3, 1 }, m:predict(n, { verbose = 0 }).shape)
+    assert.is_true(m:evaluate(n, { y = n, verbose = 0 }).loss < 1e-9)
+    local i = tm.Input { shape = { 1 } }
+    local f = tm.Model { inputs = i, outputs = 2 * i }
+    assert.same({ 3, 1 }, f:predict(n, { verbose = 0 }).shape)
+    assert.same({ 3, 1 }, f:predict(tm.reshape(n, { 3, 1, 1 }), { verbose = 0 }).shape)
+  end)
+end)
+
 describe("validation", function()
   it("takes tensors, with weights, and puts val_ in front of names", function()
     local m = plain { metrics = { "mae" } }
@@ -262,6 +276,11 @@ describe("what is wrong with data", function()
     local e = fails("invalid_argument", "dense", m.fit, m, x, { y = tm.zeros { 50, 4, 2 }, verbose = 0 })
     assert.truthy(e.message:find("mean_squared_error", 1, true), e.message)
     fails("invalid_argument", "3", m.fit, m, tm.zeros { 50, 7 }, { y = y, verbose = 0 })
+  end)
+
+  it("is told: a dataset that is not in batches", function()
+    local m = plain()
+    fails("invalid_argument", "ds:batch(32)", m.fit, m, tm.data.from_tensor_slices { x, y }, { verbose = 0 })
   end)
 
   it("is told: weights of classes without a number for each id", function()

@@ -25,6 +25,15 @@ local aliases = {
 
 local named = options.getter("metric", classes, aliases)
 
+--- Is there a metric of this name?
+function M.has(name)
+  local plain = name:lower():gsub("_", "")
+  for key in pairs(classes) do
+    if key:lower() == plain then return true end
+  end
+  return aliases[name] ~= nil
+end
+
 --- "mse", "auc", a function, a loss or an object: a metric.  One got by a short name or
 --- a function's has that name.
 function M.get(x)

@@ -17,6 +17,8 @@ local nest = require "tidemill.lib.nest"
 local steps = require "tidemill.fit.steps"
 local symbol = require "tidemill.layers.symbol"
 local summary = require "tidemill.layers.summary"
+local tm = require "tidemill.lib.lazy"
+local values = require "tidemill.lib.values"
 
 local M = {}
 
@@ -78,6 +80,16 @@ function Model:get_layer(which)
   return errors.raise("not_found", 'the model "%s" has no layer %s', self.name, tostring(which))
 end
 
+--- A value as an input wants it: a last axis of size one may be missing, or be there too
+--- much, as in Keras.
+local function conform(s, x)
+  if not values.is_tensor(x) then return x end
+  local more = #s.shape - #x.shape
+  if more == 1 and s.shape[#s.shape] == 1 and #x.shape > 0 then return tm.expand_dims(x, -1) end
+  if more == -1 and x.shape[#x.shape] == 1 then return tm.squeeze(x, -1) end
+  return x
+end
+
 --- Put the given values beside the model's inputs: a value, a list, or a table by the
 --- names of the inputs.
 local function bind(self, x)
@@ -89,19 +101,23 @@ local function bind(self, x)
       if env[s] == nil then
         errors.raise("invalid_argument", '%s: the input "%s" is missing', self.name, s.name)
       end
+      env[s] = conform(s, env[s])
     end
     return env
   end
   if by_name and self.inputs[1] == nil then
+    local wanted = {}
     for _, k in ipairs(nest.keys(self.inputs)) do
       if x[k] == nil then errors.raise("invalid_argument", '%s: the input "%s" is missing', self.name, k) end
+      wanted[k] = x[k]
     end
+    x = wanted
   end
   local flat = nest.flatten(x)
   if #flat ~= #inputs then
     errors.raise("invalid_argument", "%s takes %d inputs, got %d", self.name, #inputs, #flat)
   end
-  for i, s in ipairs(inputs) do env[s] = flat[i] end
+  for i, s in ipairs(inputs) do env[s] = conform(s, flat[i]) end
   return env
 end
 
@@ -167,19 +183,36 @@ M.register = require("tidemill.models.registry").register
 
 for name, fn in pairs(steps.methods) do Model[name] = fn end
 
+local function check_self(self, name)
+  if class.is(self, Model) then return end
+  errors.raise("invalid_argument", "%s is a method: call it with a colon, as in model:%s(...)", name, name)
+end
+
 --- compile{ optimizer, loss, metrics, loss_weights, weighted_metrics, steps_per_execution,
 --- pss_evaluation_shards, run_eagerly }
-function Model:compile(given) compile.compile(self, given) end
+function Model:compile(given)
+  check_self(self, "compile")
+  compile.compile(self, given)
+end
 
 --- fit(x, { y, epochs, steps_per_epoch, batch_size, callbacks, validation_data, ... })
 ---@return tm.History
-function Model:fit(x, given) return loop.fit(self, x, given) end
+function Model:fit(x, given)
+  check_self(self, "fit")
+  return loop.fit(self, x, given)
+end
 
 --- evaluate(x, { y, sample_weight, batch_size, steps, callbacks }): results by name.
-function Model:evaluate(x, given) return loop.evaluate(self, x, given) end
+function Model:evaluate(x, given)
+  check_self(self, "evaluate")
+  return loop.evaluate(self, x, given)
+end
 
 --- predict(x, { batch_size, steps, callbacks }): the outputs of all batches, joined.
-function Model:predict(x, given) return loop.predict(self, x, given) end
+function Model:predict(x, given)
+  check_self(self, "predict")
+  return loop.predict(self, x, given)
+end
 
 --- One step on one batch; { sample_weight, class_weight, reset_metrics }: the logs.
 function Model:train_on_batch(x, y, given) return batches.run(self, "train", x, y, given) end
@@ -255,6 +288,8 @@ function Sequential:tracked()
 end
 
 function Sequential:call(x, training)
+  local input = rawget(self, "inputs")
+  if input then x = conform(input, x) end
   for _, l in ipairs(self._stack) do x = l(x, { training = training }) end
   return x
 end

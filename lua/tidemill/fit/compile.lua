@@ -25,6 +25,54 @@ local M = {}
 local Compiled = { __name = "tm.fit.Compiled" }
 Compiled.__index = Compiled
 
+-- --- metrics by name ---
+
+--- Which of three kinds target and prediction are: binary, sparse or categorical.
+local function kind_of(y_true, y_pred)
+  local t, p = y_true.shape, y_pred.shape
+  if p[#p] == 1 or #p == 0 then return "binary" end
+  if #t < #p or (t[#t] == 1 and p[#p] > 1) then return "sparse_categorical" end
+  return "categorical"
+end
+
+local by_shape = { accuracy = "accuracy", acc = "accuracy", crossentropy = "crossentropy", ce = "crossentropy" }
+
+local accuracies = {
+  binary = "BinaryAccuracy", sparse_categorical = "SparseCategoricalAccuracy", categorical = "CategoricalAccuracy",
+}
+
+--- The function of the loss of this name, where no metric has it.
+local function loss_function(name)
+  local fn = tm.losses[options.snake(name)]
+  return not tm.metrics.has(name) and type(fn) == "function" and fn or nil
+end
+
+local function named(name, y_true, y_pred)
+  local how = by_shape[name:lower()]
+  if how == "accuracy" then return tm.metrics[accuracies[kind_of(y_true, y_pred)]] { name = name } end
+  local fn = how and tm.losses[kind_of(y_true, y_pred) .. "_crossentropy"] or loss_function(name)
+  return fn and tm.metrics.MeanOf(fn, { name = name }) or tm.metrics.get(name)
+end
+
+--- Raise for a name that is no metric's, before anything is trained.
+local function check_names(x)
+  if nest.is_nested(x) then
+    for _, k in ipairs(nest.keys(x)) do check_names(x[k]) end
+  elseif type(x) == "string" and not (by_shape[x:lower()] or tm.metrics.has(x) or loss_function(x)) then
+    tm.metrics.get(x)
+  end
+end
+
+--- A metric object from a name, an object, a loss or a function(y_true, y_pred).
+local function metric_of(x, number, y_true, y_pred)
+  if type(x) == "string" then return named(x, y_true, y_pred) end
+  if values.is_metric(x) or class.is(x, tm.losses.Loss) then return tm.metrics.get(x) end
+  options.callable("compile", "a metric", x)
+  return tm.metrics.MeanOf(x, { name = "metric_" .. number })
+end
+
+-- --- compile ---
+
 local known = {
   "loss", "metrics", "loss_weights", "weighted_metrics", optimizer = "rmsprop", steps_per_execution = 1,
   pss_evaluation_shards = "auto", run_eagerly = false,
@@ -53,6 +101,8 @@ function M.compile(model, given)
   options.count("compile", "steps_per_execution", o.steps_per_execution, 1)
   options.flag("compile", "run_eagerly", o.run_eagerly)
   check_shards(o.pss_evaluation_shards)
+  check_names(o.metrics)
+  check_names(o.weighted_metrics)
   local self = setmetatable({ given = o, model = model, all = {} }, Compiled)
   local function in_scope()
     rawset(model, "optimizer", optimizer_of(o.optimizer))
@@ -74,57 +124,6 @@ function M.loss(x)
   local wrapped = tm.losses.Loss { name = "loss" }
   rawset(wrapped, "call", function(_, y_true, y_pred) return values.tensor(x(y_true, y_pred)) end)
   return wrapped
-end
-
--- --- metrics by name ---
-
---- Which of three kinds target and prediction are: binary, sparse or categorical.
-local function kind_of(y_true, y_pred)
-  local t, p = y_true.shape, y_pred.shape
-  if p[#p] == 1 or #p == 0 then return "binary" end
-  if #t < #p or (t[#t] == 1 and p[#p] > 1) then return "sparse_categorical" end
-  return "categorical"
-end
-
-local by_shape = { accuracy = "accuracy", acc = "accuracy", crossentropy = "crossentropy", ce = "crossentropy" }
-
-local accuracies = {
-  binary = "BinaryAccuracy", sparse_categorical = "SparseCategoricalAccuracy", categorical = "CategoricalAccuracy",
-}
-
---- A mean of fn(y_true, y_pred).
-local function mean_of(fn, name)
-  local m = tm.metrics.Mean { name = name }
-  local update = m.update_state
-  rawset(m, "update_state", function(self, y_true, y_pred, weights)
-    return update(self, fn(y_true, y_pred), weights)
-  end)
-  return m
-end
-
-local function named(name, y_true, y_pred)
-  local how = by_shape[name:lower()]
-  if how == "accuracy" then return tm.metrics[accuracies[kind_of(y_true, y_pred)]] { name = name } end
-  local loss = how and kind_of(y_true, y_pred) .. "_" .. how or M.loss_functions[name] or name
-  if type(tm.losses[loss]) == "function" then return mean_of(tm.losses[loss], name) end
-  return tm.metrics.get(name)
-end
-
---- Short names of losses, which are metrics too.
-M.loss_functions = {
-  mse = "mean_squared_error", mae = "mean_absolute_error", mape = "mean_absolute_percentage_error",
-  msle = "mean_squared_logarithmic_error", kld = "kl_divergence", bce = "binary_crossentropy",
-}
-
---- A metric object from a name, an object, a loss or a function(y_true, y_pred).
-local function metric_of(x, number, y_true, y_pred)
-  if values.is_metric(x) then return x end
-  if type(x) == "string" then return named(x, y_true, y_pred) end
-  if class.is(x, tm.losses.Loss) then
-    return mean_of(function(t, p) return x:call(t, p) end, x.name)
-  end
-  options.callable("compile", "a metric", x)
-  return mean_of(function(t, p) return values.tensor(x(t, p)) end, "metric_" .. number)
 end
 
 --- Metric objects of one output.

@@ -9,6 +9,7 @@
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
+local shapes = require "tidemill.lib.shapes"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
@@ -77,6 +78,7 @@ end
 local function count_rows(where, parts)
   local rows, first
   nest.map_path(function(t, path)
+    path = path:gsub("^%.weights", ".sample_weight")
     if #t.shape == 0 then errors.raise("invalid_argument", "%s: %s is a scalar; data have a first axis of examples",
       where, path:sub(2)) end
     if rows and t.shape[1] ~= rows then
@@ -182,9 +184,24 @@ local function refuse(where, o, names)
   end
 end
 
+--- Raise for elements that are one example and not a batch of them.
+local function check_batched(model, where, ds)
+  local declared = rawget(model, "inputs")
+  if declared == nil then return end
+  local wanted, given = nest.flatten(declared), nest.flatten(M.data(model, ds.element_spec)[1])
+  for i, s in ipairs(#wanted == #given and wanted or {}) do
+    local a, b = s.shape, given[i].shape
+    if #a == #b + 1 and a[#a] ~= 1 then
+      errors.raise("invalid_argument", "%s: the elements of the dataset have the shape %s, the model takes batches, "
+        .. "%s: batch it, as in ds:batch(32)", where, shapes.text(b), shapes.text(a))
+    end
+  end
+end
+
 --- A source of a dataset; `steps` is steps_per_epoch.
-local function of_dataset(where, ds, o, kind, per_worker)
+local function of_dataset(model, where, ds, o, kind, per_worker)
   refuse(where, o, { "y", "sample_weight", "batch_size" })
+  check_batched(model, where, ds)
   local source = finish({ dataset = ds, per_worker = per_worker }, o)
   source.continues = kind == "train" and (not source.finite
     or (o.steps ~= nil and o.steps ~= source.cardinality))
@@ -213,15 +230,15 @@ function M.source(model, where, x, o, kind)
   if o.batch_size ~= nil then options.count(where, "batch_size", o.batch_size, 1) end
   if is_creator(x) then
     refuse(where, o, { "validation_split" })
-    return of_dataset(where, tm.data.describe(function() return x.fn(context) end), o, kind)
+    return of_dataset(model, where, tm.data.describe(function() return x.fn(context) end), o, kind)
   end
   if type(x) == "function" then
     refuse(where, o, { "validation_split" })
-    return of_dataset(where, tm.data.describe(function() return x(context) end), o, kind)
+    return of_dataset(model, where, tm.data.describe(function() return x(context) end), o, kind)
   end
   if tm.data.is_dataset(x) or is_per_worker(x) then
     refuse(where, o, { "validation_split" })
-    return of_dataset(where, is_per_worker(x) and x._dataset or x, o, kind, is_per_worker(x))
+    return of_dataset(model, where, is_per_worker(x) and x._dataset or x, o, kind, is_per_worker(x))
   end
   local parts, rows = parts_of(model, where, x, o, kind)
   local held = o.validation_split

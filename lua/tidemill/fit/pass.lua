@@ -75,7 +75,7 @@ local function room(pass, done)
 end
 
 local function start(pass, n)
-  if pass.wants and pass.started % pass.execution == 0 then
+  if pass.wants and (pass.started - pass.first) % pass.execution == 0 then
     pass.list:call(hooks[pass.kind][1], pass.started + 1, {})
   end
   local got = pass.runner:run(n)
@@ -117,7 +117,8 @@ function M.new(self, kind, runner, source, wanted, begun)
   return {
     model = self.model, list = self.list, kind = kind, runner = runner, steps = steps.of(self.model, kind),
     target = target, execution = c and c.given.steps_per_execution or 1, wants = self.list:wants_batches(kind),
-    shows = self.list:has "on_progress", started = begun or 0, told = begun or 0, shown = begun or 0, next_look = 0,
+    shows = self.list:has "on_progress", started = begun or 0, told = begun or 0, shown = begun or 0,
+    first = begun or 0, next_look = 0,
   }
 end
 
