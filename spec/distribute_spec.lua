@@ -457,8 +457,8 @@ describe("the strategy", function()
     raised("invalid_argument", "cluster resolver", D.ParameterServerStrategy, 5)
     raised("invalid_argument", "did you mean.*placement", D.ParameterServerStrategy,
       D.local_cluster { workers = 1, ps = 1 }, { placment = "balanced" })
-    raised("unimplemented", "mode = sync", D.ParameterServerStrategy, D.local_cluster { workers = 1, ps = 1 },
-      { mode = "sync" })
+    raised("unimplemented", "prefetch_reads = true", D.ParameterServerStrategy, D.local_cluster { workers = 1, ps = 1 },
+      { prefetch_reads = true })
     raised("invalid_argument", "heartbeat_timeout", D.ParameterServerStrategy,
       D.local_cluster { workers = 1, ps = 1 }, { heartbeat_timeout = "soon" })
   end)

@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -54,7 +55,7 @@ static bool barrier_whole(tm_coordinator *c) {
     if (w->state == COORD_LOST || w->unrefused) return false;
     any = any || w->state == COORD_READY;
   }
-  return !any || coord_lowest(c) > c->half_upto;
+  return !any || coord_lowest_open(c) > c->half_upto;
 }
 
 /* There will be no moment: a ps is lost, for good or until it is restored, or nobody
@@ -74,6 +75,7 @@ static tm_status barrier_why(const tm_coordinator *c, tm_err *err) {
 }
 
 static bool barrier_all_told(tm_coordinator *c) {
+  if (c->rounds.ends) return false; /* the end of a round is an UPDATE too */
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
     if (w->state == COORD_READY && w->link->gate && !barrier_told(c, w)) return false;
@@ -83,6 +85,7 @@ static bool barrier_all_told(tm_coordinator *c) {
 
 static void barrier_set(tm_coordinator *c, uint64_t number, bool closed) {
   c->gate = closed ? number : 0;
+  if (!closed) coord_rounds_look(c); /* no round ends meanwhile */
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
     if (w->state == COORD_READY && w->link->gate)
@@ -158,7 +161,11 @@ static int32_t unfinished_of(const tm_coordinator *c, const coord_queue *q,
 }
 
 static int32_t unfinished_all(const tm_coordinator *c, uint64_t *id) {
-  int32_t n = unfinished_of(c, &c->queue, id);
+  const coord_queue *q[] = {&c->queue, &c->rounds.queue, &c->rounds.done,
+                            &c->rounds.ending};
+  int32_t n = 0;
+  for (size_t i = 0; i < TM_COUNT(q); i++)
+    n += unfinished_of(c, q[i], id ? id + n : NULL);
   for (int32_t i = 0; i < c->nworker; i++) {
     n += unfinished_of(c, &c->worker[i]->out, id ? id + n : NULL);
     n += unfinished_of(c, &c->worker[i]->own, id ? id + n : NULL);
@@ -193,7 +200,7 @@ tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_ns,
   tm_status s = barrier_close(c, tm_now_ns() + timeout_ns, cancel, err);
   if (s == TM_OK) {
     uint64_t number = c->gate;
-    if (coord_lowest(c) <= c->half_upto)
+    if (coord_lowest_open(c) <= c->half_upto)
       tm_log(TM_LOG_WARN,
              "what lost workers were doing may be half in, and no worker "
              "is there to finish it");

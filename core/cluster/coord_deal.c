@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/mem.h"
 #include "cluster/coord_parts.h"
 
@@ -319,17 +320,19 @@ tm_status coord_deal_ask(tm_coordinator *c, coord_item *it, tm_err *err) {
 /* The next closure that is not finished, in any place but `apart`; NULL: no more. */
 typedef struct deal_walk {
   const tm_coordinator *c;
-  int32_t list; /* which is walked: 0 the queue, then two a worker */
+  int32_t list; /* which is walked: those of the coordinator, then two a worker */
   coord_item *it;
 } deal_walk;
 
 static coord_item *walk_next(deal_walk *w) {
   if (w->it) w->it = w->it->next;
   while (!w->it) {
-    int32_t i = w->list++;
-    if (i > 2 * w->c->nworker) return NULL;
-    const coord_worker *x = i ? w->c->worker[(i - 1) / 2] : NULL;
-    const coord_queue *q = !x ? &w->c->queue : i % 2 ? &x->out : &x->own;
+    const coord_rounds *r = &w->c->rounds;
+    const coord_queue *first[] = {&w->c->queue, &r->queue, &r->done, &r->ending};
+    int32_t n = (int32_t)TM_COUNT(first), i = w->list++;
+    if (i >= n + 2 * w->c->nworker) return NULL;
+    const coord_worker *x = i < n ? NULL : w->c->worker[(i - n) / 2];
+    const coord_queue *q = !x ? first[i] : i % 2 ? &x->out : &x->own;
     w->it = coord_queue_head(q);
   }
   return w->it;

@@ -29,6 +29,8 @@ void coord_item_free(coord_item *it) {
   coord_wants_free(it);
   for (int32_t i = 0; i < it->narg; i++) tm_tensor_unref(it->arg[i].t);
   tm_free(it->deal, it->deal ? (size_t)it->narg * sizeof *it->deal : 0);
+  for (int32_t i = 0; i < it->nout; i++) tm_tensor_unref(it->out[i]);
+  tm_free(it->out, (size_t)it->nout * sizeof *it->out);
   tm_free(it->arg, (size_t)it->narg * sizeof *it->arg);
   tm_graph_unref(it->graph);
   tm_remote_value_unref(it->value);
@@ -36,7 +38,11 @@ void coord_item_free(coord_item *it) {
 }
 
 int64_t coord_waiting(const tm_coordinator *c) {
-  return (int64_t)(coord_queue_count(&c->queue) + c->napart) + c->owned;
+  const coord_rounds *r = &c->rounds;
+  return (int64_t)(coord_queue_count(&c->queue) + coord_queue_count(&r->queue) +
+                   coord_queue_count(&r->done) + coord_queue_count(&r->ending) +
+                   c->napart) +
+         c->owned;
 }
 
 bool coord_idle(const tm_coordinator *c) {
@@ -44,7 +50,9 @@ bool coord_idle(const tm_coordinator *c) {
 }
 
 bool coord_full(const tm_coordinator *c) {
-  return coord_queue_count(&c->queue) + c->napart >= c->queue.max;
+  return coord_queue_count(&c->queue) + coord_queue_count(&c->rounds.queue) +
+             c->napart >=
+         c->queue.max;
 }
 
 void coord_cancel_item(tm_coordinator *c, coord_item *it) {
@@ -60,8 +68,10 @@ void coord_cancel_item(tm_coordinator *c, coord_item *it) {
 }
 
 void coord_requeue(tm_coordinator *c, coord_item *it) {
+  it->round = 0;
+  it->again = false;
   if (it->only < 0) {
-    coord_queue_insert(&c->queue, it);
+    coord_queue_insert(it->trains ? &c->rounds.queue : &c->queue, it);
     return;
   }
   coord_queue_insert(&c->worker[it->only]->own, it);
@@ -90,6 +100,8 @@ void coord_fail(tm_coordinator *c, const tm_err *err) {
   coord_note_failure(c, err);
   coord_args_cancel(c);
   while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(c, it);
+  while ((it = coord_queue_pop(&c->rounds.queue))) coord_cancel_item(c, it);
+  coord_rounds_void(c, false);
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
     coord_drop_own(c, w);
@@ -119,16 +131,24 @@ static coord_worker *coord_pick(tm_coordinator *c) {
 }
 
 /* Queues are in order. */
-uint64_t coord_lowest(const tm_coordinator *c) {
-  const coord_item *head = coord_queue_head(&c->queue);
-  uint64_t low = head ? head->id : c->next_id;
+static uint64_t coord_lower(const coord_queue *q, uint64_t than) {
+  const coord_item *head = coord_queue_head(q);
+  return head && head->id < than ? head->id : than;
+}
+
+uint64_t coord_lowest_open(const tm_coordinator *c) {
+  uint64_t low = coord_lower(&c->queue, c->next_id);
+  low = coord_lower(&c->rounds.queue, low);
   for (int32_t i = 0; i < c->nworker; i++) {
-    head = coord_queue_head(&c->worker[i]->out);
-    if (head && head->id < low) low = head->id;
-    head = coord_queue_head(&c->worker[i]->own);
-    if (head && head->id < low) low = head->id;
+    low = coord_lower(&c->worker[i]->out, low);
+    low = coord_lower(&c->worker[i]->own, low);
   }
   return low;
+}
+
+uint64_t coord_lowest(const tm_coordinator *c) {
+  uint64_t low = coord_lower(&c->rounds.done, coord_lowest_open(c));
+  return coord_lower(&c->rounds.ending, low);
 }
 
 /* No data are left for it. */
@@ -150,17 +170,21 @@ static bool coord_hand_out(tm_coordinator *c, coord_worker *w, coord_item *it,
     coord_end_item(c, it);
     return true;
   }
-  tm_closure cl = {it->id,
-                   lowest,
-                   it->graph,
-                   it->narg,
-                   it->arg,
-                   it->deal,
-                   it->value && tm_remote_value_wanted(it->value)};
+  if (it->trains) coord_rounds_mark(c, it);
+  tm_closure cl = {.id = it->id,
+                   .lowest = lowest,
+                   .graph = it->graph,
+                   .narg = it->narg,
+                   .arg = it->arg,
+                   .deal = it->deal,
+                   .want = it->value && tm_remote_value_wanted(it->value),
+                   .round = it->round,
+                   .share = it->share};
   if (s == TM_OK) s = w->link->submit(w->link, &cl, 1, &err);
   if (s == TM_OK && (s = coord_queue_push(&w->out, it)) == TM_OK) {
     c->running++;
     if (it->id > c->out_upto) c->out_upto = it->id;
+    if (it->trains) coord_rounds_out(c, w, it);
     return true;
   }
   coord_requeue(c, it);
@@ -184,16 +208,28 @@ static void coord_dispatch_own(tm_coordinator *c) {
   for (int32_t i = 0; i < c->nworker; i++) {
     coord_worker *w = c->worker[i];
     while (w->state == COORD_READY && coord_may_go(&w->own, lowest) &&
-           w->out.n < w->window) {
+           w->out.n < w->window &&
+           (!coord_queue_head(&w->own)->trains || coord_rounds_may(c, w))) {
       c->owned--;
       if (!coord_hand_out(c, w, coord_queue_pop(&w->own), lowest)) break;
     }
   }
 }
 
+/* What applies gradients goes to whom the mode lets have it. */
+static void coord_dispatch_training(tm_coordinator *c) {
+  coord_worker *w;
+  uint64_t lowest = coord_lowest(c);
+  coord_queue *q = &c->rounds.queue;
+  while (coord_may_go(q, lowest) && (w = coord_rounds_pick(c)))
+    if (!coord_hand_out(c, w, coord_queue_pop(q), lowest)) return;
+}
+
 void coord_dispatch(tm_coordinator *c) {
   coord_worker *w;
   if (c->owned && !c->suspended) coord_dispatch_own(c);
+  if (c->rounds.queue.head && !c->suspended) coord_dispatch_training(c);
+  if (c->opt.mode == TM_MODE_SYNC) coord_rounds_look(c);
   if (c->suspended || !coord_queue_head(&c->queue) || !(w = coord_pick(c))) return;
   uint64_t lowest = coord_lowest(c);
   while (coord_may_go(&c->queue, lowest) && w) {
@@ -226,9 +262,6 @@ static void coord_account(tm_coordinator *c, coord_worker *w, const tm_completio
   c->stats.updates += d->count.updates;
   c->stats.bytes_read += d->count.bytes_read;
   c->stats.bytes_updated += d->count.bytes_updated;
-  if (d->status) return;
-  w->stats.steps++;
-  c->stats.steps++;
 }
 
 /* A link that is being closed ends its closures as cancelled; they run again. */
@@ -243,11 +276,25 @@ static bool coord_cut_off(const tm_completion *d) {
   return away && coord_of_ps(&d->err);
 }
 
+void coord_succeed(tm_coordinator *c, coord_worker *w, coord_item *it,
+                   tm_tensor *const *out, int32_t nout) {
+  w->stats.steps++;
+  c->stats.steps++;
+  if (it->value) tm_remote_value_set(it->value, out, nout);
+  coord_args_done(c, it->id);
+  coord_item_free(it);
+}
+
 static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion *d) {
   if (coord_cut_off(d)) coord_lose_worker(w, &d->err);
   coord_item *it = coord_counts(w, d) ? coord_queue_remove(&w->out, d->id) : NULL;
   if (!it) return; /* it was taken back when the worker was thought lost */
+  if (it->again && d->status == TM_OK) {
+    coord_queue_insert(&w->out, it); /* it is about to be taken back */
+    return;
+  }
   c->running--;
+  if (it->trains) coord_rounds_off(w, it, d->status == TM_OK);
   coord_account(c, w, d);
   if (d->ntook) coord_resources_took(c, w, it, d);
   if (d->status == TM_EAGAIN) {
@@ -257,21 +304,21 @@ static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion
       coord_requeue(c, it);
     return;
   }
+  if (d->status == TM_OK && it->round && coord_rounds_keep(c, w, it, d)) return;
   if (it->deal && coord_deal_settle(c, it, d)) {
     coord_end_item(c, it);
     return;
   }
   if (d->status == TM_OK) {
-    if (it->value) tm_remote_value_set(it->value, d->out, d->nout);
-    coord_args_done(c, it->id);
-  } else {
-    bool lost = c->lost && d->status == TM_ECANCELLED;
-    if (it->value) tm_remote_value_fail(it->value, lost ? &c->lost_why : &d->err);
-    bool late = d->status == TM_ECANCELLED && c->failed;
-    coord_note_failure(c, &d->err);
-    coord_args_done(c, it->id);
-    if (!late) coord_fail(c, &d->err);
+    coord_succeed(c, w, it, d->out, d->nout);
+    return;
   }
+  bool lost = c->lost && d->status == TM_ECANCELLED;
+  if (it->value) tm_remote_value_fail(it->value, lost ? &c->lost_why : &d->err);
+  bool late = d->status == TM_ECANCELLED && c->failed;
+  coord_note_failure(c, &d->err);
+  coord_args_done(c, it->id);
+  if (!late) coord_fail(c, &d->err);
   coord_item_free(it);
 }
 
@@ -296,6 +343,7 @@ void coord_on_done(void *ud, const tm_completion *d, int32_t n) {
 bool coord_uneven(const tm_coordinator *c) {
   bool idle = false, held = false;
   if (coord_queue_head(&c->queue) || c->suspended || c->failed) return false;
+  if (c->opt.mode == TM_MODE_SSP && coord_queue_head(&c->rounds.queue)) return false;
   for (int32_t i = 0; i < c->nworker; i++) {
     const coord_worker *w = c->worker[i];
     if (w->state != COORD_READY) continue;
@@ -352,7 +400,10 @@ void coord_take_back(tm_coordinator *c, coord_worker *w) {
   c->running -= (int64_t)w->out.n;
   if (w->out.tail && w->out.tail->id > c->half_upto) c->half_upto = w->out.tail->id;
   c->stats.retries += w->out.n;
-  for (coord_item *it; (it = coord_queue_pop(&w->out));) coord_requeue(c, it);
+  for (coord_item *it; (it = coord_queue_pop(&w->out));) {
+    if (it->trains) coord_rounds_off(w, it, false);
+    coord_requeue(c, it);
+  }
   if (poison)
     coord_fail(c, &err);
   else if (c->failed)

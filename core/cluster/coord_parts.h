@@ -8,6 +8,7 @@
  *   coord_resources.c  what lives on every worker
  *   coord_deal.c       which elements of a dataset each closure gets
  *   coord_barrier.c    moments without UPDATEs
+ *   coord_rounds.c     modes: who may train now; rounds
  *
  * Threads: everything here is guarded by the coordinator's mu, which the functions
  *          below expect to be held unless they say otherwise.
@@ -56,6 +57,10 @@ typedef struct coord_worker {
   int64_t there_ns;  /* its link was attached */
   int64_t pause_ns;  /* before the next try to reach it */
   uint64_t gated;    /* under gate_mu: the last number that it told */
+  int64_t held;      /* closures out that apply gradients */
+  int64_t clock;     /* ssp: such closures that it has done */
+  coord_item *share; /* sync: the one that it holds, perhaps of an earlier round */
+  uint64_t shared;   /* sync: the last round that it did its share of */
   tm_worker_stats stats;
 } coord_worker;
 
@@ -84,6 +89,20 @@ typedef struct coord_resource {
   tm_graph *graph;
 } coord_resource;
 
+/* Closures that apply gradients, where the mode is not async. */
+typedef struct coord_rounds {
+  coord_queue queue; /* they wait for a worker */
+  tm_map *known;     /* hash of a graph: 1, it does not train; 2, it does and may */
+  /* Of sync: */
+  uint64_t number, shares;  /* the round under way, from 1; shares handed out so far */
+  uint64_t asked;           /* somebody waits for closures up to this one */
+  coord_queue done, ending; /* its shares that are done; those that are committed now */
+  bool ends;                /* ... without mu, by the thread */
+  bool threaded;
+  pthread_t thread;
+  pthread_cond_t ready;
+} coord_rounds;
+
 struct tm_coordinator {
   pthread_mutex_t mu;
   pthread_cond_t changed; /* room, completion, error, the end of a keeper */
@@ -91,6 +110,7 @@ struct tm_coordinator {
   pthread_t janitor;
   bool closing, suspended;
   coord_queue queue;
+  coord_rounds rounds;
   tm_map *apart; /* number of a closure to a list of those that wait for its result */
   size_t napart;
   tm_remote_hub *hub;
@@ -124,8 +144,9 @@ void coord_requeue(tm_coordinator *c, coord_item *it);
 /* Cancel what waits for w only: it is gone for good. */
 void coord_drop_own(tm_coordinator *c, coord_worker *w);
 bool coord_idle(const tm_coordinator *c); /* nothing queued, nothing out */
-/* The lowest unfinished closure. */
+/* The lowest unfinished closure; that was not run to its end. */
 uint64_t coord_lowest(const tm_coordinator *c);
+uint64_t coord_lowest_open(const tm_coordinator *c);
 bool coord_full(const tm_coordinator *c);
 int64_t coord_waiting(const tm_coordinator *c); /* closures that are not out */
 /* Hand out what fits. */
@@ -145,8 +166,39 @@ void coord_recall(tm_coordinator *c, coord_worker *w, int32_t keep);
 /* Of links; mu not held. */
 void coord_on_done(void *ud, const tm_completion *d, int32_t n);
 
+/* It is done, by w; outputs are borrowed. */
+void coord_succeed(tm_coordinator *c, coord_worker *w, coord_item *it,
+                   tm_tensor *const *out, int32_t nout);
 /* Remember the first error; coord_fail does what follows from it. */
 void coord_note_failure(tm_coordinator *c, const tm_err *err);
+
+/* --- coord_rounds.c --- */
+
+TM_CHECKED tm_status
+coord_rounds_init(tm_coordinator *c);         /* mu held: its thread waits */
+void coord_rounds_release(tm_coordinator *c); /* nobody else is there */
+void coord_rounds_join(tm_coordinator *c);    /* closing is set; mu not held */
+/* May this function run in this mode, and does it apply gradients (as far as the mode
+ * wants to know)? */
+TM_CHECKED tm_status coord_rounds_admit(tm_coordinator *c, const tm_graph *g,
+                                        bool *trains, tm_err *err);
+/* A worker is there, or there again. */
+void coord_rounds_attach(coord_worker *w);
+/* May w get a closure that trains? */
+bool coord_rounds_may(tm_coordinator *c, coord_worker *w);
+/* The worker that gets the next one; NULL: none may. */
+coord_worker *coord_rounds_pick(tm_coordinator *c);
+void coord_rounds_mark(tm_coordinator *c, coord_item *it); /* before it is handed out */
+void coord_rounds_out(tm_coordinator *c, coord_worker *w, coord_item *it); /* it was */
+void coord_rounds_off(coord_worker *w, coord_item *it, bool done);
+/* It was run to its end: true, it is kept until its round ends. */
+bool coord_rounds_keep(tm_coordinator *c, coord_worker *w, coord_item *it,
+                       const tm_completion *d);
+/* The round under way is void: what was done for it is cancelled, or (again) to be done
+ * again. */
+void coord_rounds_void(tm_coordinator *c, bool again);
+void coord_rounds_look(tm_coordinator *c);  /* has it enough? */
+void coord_rounds_await(tm_coordinator *c); /* somebody waits for all */
 
 /* --- coord_args.c --- */
 

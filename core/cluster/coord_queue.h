@@ -36,6 +36,13 @@ typedef struct coord_item {
       *deal;    /* NULL: no iterator is dealt; else narg, dealt when handed out first */
   bool dealt;   /* they are */
   int32_t only; /* index of the worker that it is for, -1: any */
+  /* Where the mode looks at it (coord_rounds.c): */
+  bool trains;           /* it applies gradients */
+  bool again;            /* its round ended while its worker was lost: it runs again */
+  uint64_t round, share; /* handed out for this round, as this share; 0: for none */
+  int32_t by;            /* done by this worker, waits for the end of the round */
+  int32_t nout;
+  tm_tensor **out; /* its results until then */
 } coord_item;
 
 typedef struct coord_queue {

@@ -50,6 +50,7 @@ void coord_lose_worker(coord_worker *w, const tm_err *why) {
   w->unrefused = true;
   w->why = *why;
   c->last_lost = w->index;
+  coord_rounds_look(c);
   pthread_cond_signal(&c->work);
 }
 
@@ -67,6 +68,7 @@ static void coord_on_leave(void *ud, const char *why) {
   pthread_mutex_lock(&c->mu);
   w->draining = true;
   coord_recall(c, w, 0);
+  coord_rounds_look(c);
   pthread_mutex_unlock(&c->mu);
   if (c->opt.leaving) c->opt.leaving(c->opt.ud, w->index, why);
 }
@@ -84,6 +86,7 @@ void coord_attach(coord_worker *w, tm_worker_link *link) {
   link->on_done = coord_on_done;
   link->on_down = coord_on_down;
   link->on_leave = coord_on_leave;
+  coord_rounds_attach(w);
   coord_gate_attach(w->owner, w);
 }
 
@@ -358,9 +361,8 @@ static int64_t coord_watch(tm_coordinator *c) {
     const coord_worker *w = coord_last(c);
     tm_log(TM_LOG_WARN,
            "no worker is there for %.0f s, %" PRId64 " functions wait; %s%s%s",
-           (double)(now - c->alone_ns) * 1e-9,
-           (int64_t)coord_queue_count(&c->queue) + c->running, w ? w->task : "",
-           w ? ": " : "", w ? w->why.msg : coord_none_left);
+           (double)(now - c->alone_ns) * 1e-9, coord_waiting(c) + c->running,
+           w ? w->task : "", w ? ": " : "", w ? w->why.msg : coord_none_left);
     c->told_ns = now;
   }
   int64_t next = c->told_ns + COORD_TELL_NS;
@@ -426,6 +428,7 @@ tm_status tm_coordinator_remove_worker(tm_coordinator *c, int32_t index, tm_err 
     tm_cancel_set(&w->cancel);
     pthread_cond_signal(&w->wake);
     coord_recall(c, w, 0);
+    coord_rounds_look(c);
     pthread_cond_signal(&c->work);
   }
   pthread_mutex_unlock(&c->mu);
@@ -469,6 +472,8 @@ void tm_coordinator_suspend(tm_coordinator *c, const char *why) {
   c->suspended = true;
   coord_end_keepers(c);
   while (coord_suspend_one(c)) continue;
+  while (c->rounds.ends) pthread_cond_wait(&c->changed, &c->mu);
+  coord_rounds_void(c, true);
   pthread_mutex_unlock(&c->mu);
 }
 

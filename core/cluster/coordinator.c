@@ -25,6 +25,8 @@ static void coord_release(tm_coordinator *c) {
   for (int32_t i = 0; i < c->nworker; i++)
     coord_queue_give_back(&c->queue, &c->worker[i]->out);
   while ((it = coord_queue_pop(&c->queue))) coord_cancel_item(c, it);
+  while ((it = coord_queue_pop(&c->rounds.queue))) coord_cancel_item(c, it);
+  coord_rounds_void(c, false);
   coord_args_cancel(c);
   for (int32_t i = 0; i < c->nworker; i++) coord_drop_own(c, c->worker[i]);
   tm_map_free(c->apart);
@@ -32,6 +34,7 @@ static void coord_release(tm_coordinator *c) {
   tm_free(c->worker, (size_t)c->max_worker * sizeof *c->worker);
   coord_resources_free(c);
   tm_map_free(c->calls);
+  coord_rounds_release(c);
   tm_remote_hub_unref(c->hub);
   pthread_mutex_destroy(&c->mu);
   pthread_cond_destroy(&c->changed);
@@ -67,11 +70,23 @@ tm_status tm_coordinator_new(const tm_coordinator_options *opt,
   c->opt = *opt;
   c->next_id = 1;
   coord_queue_init(&c->queue, (size_t)opt->queue_size);
+  coord_queue_init(&c->rounds.queue, (size_t)opt->queue_size);
+  coord_queue_init(&c->rounds.done, SIZE_MAX);
+  coord_queue_init(&c->rounds.ending, SIZE_MAX);
+  c->rounds.number = 1;
+  tm_cond_init_monotonic(&c->rounds.ready);
   if (tm_map_new(&c->apart) || coord_make_workers(c, n) || tm_remote_hub_new(&c->hub))
     goto fail;
   pthread_mutex_lock(&c->mu); /* the janitor finds workers with links */
-  if (pthread_create(&c->janitor, NULL, coord_janitor, c)) {
+  if (coord_rounds_init(c)) {
     pthread_mutex_unlock(&c->mu);
+    goto fail;
+  }
+  if (pthread_create(&c->janitor, NULL, coord_janitor, c)) {
+    c->closing = true;
+    pthread_cond_signal(&c->rounds.ready);
+    pthread_mutex_unlock(&c->mu);
+    coord_rounds_join(c);
     goto fail;
   }
   for (int32_t i = 0; i < n; i++) {
@@ -97,8 +112,10 @@ void tm_coordinator_free(tm_coordinator *c) {
   pthread_mutex_lock(&c->mu);
   c->closing = true;
   pthread_cond_signal(&c->work);
+  pthread_cond_signal(&c->rounds.ready);
   pthread_mutex_unlock(&c->mu);
   pthread_join(c->janitor, NULL);
+  coord_rounds_join(c);
   pthread_mutex_lock(&c->mu);
   coord_end_keepers(c);
   for (int32_t i = 0; i < c->nworker; i++) {
@@ -120,7 +137,7 @@ void tm_coordinator_free(tm_coordinator *c) {
 static tm_status coord_raise(tm_coordinator *c, int64_t deadline_ns, tm_cancel *cancel,
                              tm_err *err) {
   if (!c->failed) return TM_OK;
-  while (c->running > 0) {
+  while (c->running > 0 || c->rounds.ends) {
     tm_status s = tm_cond_wait_until(&c->changed, &c->mu, deadline_ns, cancel);
     if (s) return tm_fail(err, s, "waiting for functions that are being cancelled");
   }
@@ -187,18 +204,22 @@ tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t only, tm_graph *
                                      const tm_carg *arg, int32_t narg,
                                      tm_remote_value **value, tm_err *err) {
   coord_item *it = NULL;
+  bool trains = false;
   if (value) *value = NULL;
   TM_TRY(coord_check_args(g, arg, narg, err));
   pthread_mutex_lock(&c->mu);
-  tm_status s = c->failed && c->running > 0 ? TM_EAGAIN : coord_raise(c, 0, NULL, err);
+  bool ending = c->running > 0 || c->rounds.ends;
+  tm_status s = c->failed && ending ? TM_EAGAIN : coord_raise(c, 0, NULL, err);
   if (s == TM_OK) s = coord_args_check(c, arg, narg, err);
   if (s == TM_OK) s = coord_room(c, only, err);
+  if (s == TM_OK) s = coord_rounds_admit(c, g, &trains, err);
   if (s == TM_OK && coord_item_new(c, g, arg, narg, &it))
     s = tm_nomem(err, "a closure");
   if (s == TM_OK && (s = coord_deal_ask(c, it, err))) coord_item_free(it);
   if (s == TM_OK) {
     it->id = c->next_id++;
     it->only = only;
+    it->trains = trains;
     tm_remote_value_set_step(it->value, it->id);
     if (value) {
       *value = tm_remote_value_ref(it->value);
@@ -234,6 +255,7 @@ static tm_status coord_wait(tm_coordinator *c, int64_t most, int64_t timeout_ns,
   pthread_mutex_lock(&c->mu);
   while (!c->failed &&
          (most < 0 ? coord_full(c) : c->running + coord_waiting(c) > most)) {
+    if (most >= 0) coord_rounds_await(c);
     s = tm_cond_wait_until(&c->changed, &c->mu, deadline, cancel);
     if (s == TM_OK) continue;
     s = tm_fail(err, s,
@@ -267,6 +289,7 @@ tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err) {
   tm_status s = TM_OK;
   pthread_mutex_lock(&c->mu);
   *done = coord_idle(c);
+  if (!*done) coord_rounds_await(c);
   if (*done) s = coord_raise(c, 0, NULL, err);
   pthread_mutex_unlock(&c->mu);
   return s;

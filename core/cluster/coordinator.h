@@ -18,8 +18,21 @@
 
 typedef struct tm_coordinator tm_coordinator;
 
+/* Who may run closures that apply gradients, and when (coord_rounds.c). */
+typedef enum tm_mode {
+  TM_MODE_ASYNC, /* who has room */
+  TM_MODE_SYNC,  /* each worker one a round; their mean is applied */
+  TM_MODE_SSP    /* who is not too far ahead of the slowest */
+} tm_mode;
+
 typedef struct tm_coordinator_options {
   int64_t queue_size; /* closures that may wait, >= 1 */
+  tm_mode mode;
+  int64_t staleness;      /* ssp: closures that a worker may be ahead */
+  int32_t backup_workers; /* sync: workers that a round does not wait for */
+  /* sync: end a round on every ps; from a thread of the coordinator's own, may block.
+   * *any: after a failure, some ps may have ended it. */
+  tm_status (*commit)(void *ud, const tm_ps_commit *c, bool *any, tm_err *err);
   /* Tell every ps to refuse UPDATEs of the incarnation of worker `index`; called from
    * the coordinator's own thread, may block.  NULL: nothing to tell. */
   tm_status (*refuse)(void *ud, int32_t index, tm_err *err);
@@ -85,6 +98,12 @@ TM_CHECKED tm_status tm_coordinator_wait_few(tm_coordinator *c, int64_t most,
                                              tm_err *err);
 TM_CHECKED tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns,
                                          tm_cancel *cancel, tm_err *err);
+/* Somebody waits for what was scheduled so far: a round that gets no more shares ends
+ * with what it has (sync; join and done say so too). */
+void tm_coordinator_await(tm_coordinator *c);
+/* TM_EINVAL: such a function cannot run in this mode. */
+TM_CHECKED tm_status tm_coordinator_check(tm_coordinator *c, const tm_graph *g,
+                                          tm_err *err);
 /* *done: nothing queued, nothing running; then a pending error is raised. */
 TM_CHECKED tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err);
 

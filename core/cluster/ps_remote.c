@@ -387,6 +387,18 @@ static tm_status remote_tokens(tm_ps_client *c, const tm_token_list *q, tm_err *
   return remote_call(r, TM_F_PS_TOKENS, w.status, err);
 }
 
+static tm_status remote_commit(tm_ps_client *c, const tm_ps_commit *end, tm_err *err) {
+  remote_client *r = (remote_client *)c;
+  tm_packer w;
+  remote_start(r, &w);
+  tm_ps_commit_pack(&w, end);
+  return remote_send(r, TM_F_PS_COMMIT, w.status, err);
+}
+
+static tm_status remote_committed(tm_ps_client *c, tm_err *err) {
+  return remote_finish((remote_client *)c, TM_F_OK, remote_take_ok, NULL, err);
+}
+
 static tm_status remote_take_stats(remote_client *r, const tm_frame *f,
                                    const uint8_t *meta, void *ud, tm_err *err) {
   TM_TRY(tm_ps_stats_unpack(meta, f->meta_bytes, ud, err));
@@ -490,6 +502,8 @@ tm_status tm_ps_client_lane(const tm_ps_remote_options *opt, tm_ps_client **out,
   r->c.refuse = remote_refuse;
   r->c.stats = remote_stats;
   r->c.tokens = remote_tokens;
+  r->c.commit = remote_commit;
+  r->c.committed = remote_committed;
   r->c.put = remote_put;
   if (r->nplace == 1) { /* a copy has to be told the rows */
     r->c.load = remote_load;

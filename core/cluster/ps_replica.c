@@ -296,11 +296,14 @@ typedef struct replica_letter {
   tm_packer w;
   tm_segments seg;
   tm_shard_copy copy;
+  void *own; /* what the segments point at, if it is nobody else's */
+  size_t own_bytes;
 } replica_letter;
 
 static void letter_free(void *ud) {
   replica_letter *l = ud;
   tm_shard_copy_release(&l->copy);
+  tm_free_aligned(l->own, l->own_bytes);
   tm_segments_release(&l->seg);
   tm_buf_release(&l->meta);
   tm_free(l, sizeof *l);
@@ -312,6 +315,24 @@ static replica_letter *letter_new(void) {
   l->meta.max = TM_FRAME_MAX_META;
   tm_pack_init(&l->w, &l->meta);
   return l;
+}
+
+/* The segments become copies. */
+static tm_status letter_own(replica_letter *l) {
+  uint64_t at = 0;
+  for (int32_t i = 0; i < l->seg.n; i++) at += tm_frame_pad(l->seg.s[i].n);
+  if (at == 0) return TM_OK;
+  l->own_bytes = (size_t)at;
+  l->own = tm_malloc_aligned(l->own_bytes);
+  if (!l->own) return TM_ENOMEM;
+  at = 0;
+  for (int32_t i = 0; i < l->seg.n; i++) {
+    tm_segment *g = &l->seg.s[i];
+    if (g->n) memcpy((uint8_t *)l->own + at, g->p, g->n);
+    g->p = (uint8_t *)l->own + at;
+    at += tm_frame_pad(g->n);
+  }
+  return TM_OK;
 }
 
 /* Send a letter as the next frame (order held); takes it. */
@@ -361,6 +382,24 @@ static tm_status link_say_shard(replica_link *k, const tm_shard_key *key, tm_err
   if (s == TM_OK) return link_say(k, TM_F_REPLICA_SHARD, l, err);
   letter_free(l);
   return s == TM_ENOTFOUND ? TM_OK : s; /* it was dropped meanwhile */
+}
+
+/* An UPDATE that waits for the end of a round.  That it came was told with the tokens;
+ * whose it was may be refused by now. */
+static tm_status link_say_waiting(void *ud, const tm_ps_token *token,
+                                  const tm_ps_update *up, tm_err *err) {
+  replica_link *k = ud;
+  tm_ps_request rq = {
+      .token = {.turn = token->turn, .round = token->round, .share = token->share},
+      .nup = 1,
+      .up = up};
+  replica_letter *l = letter_new();
+  if (!l) return tm_nomem(err, "a copy of a shard");
+  tm_status s = tm_ps_request_pack(&rq, &l->w, &l->seg);
+  if (s == TM_OK) s = letter_own(l);
+  if (s == TM_OK) return link_say(k, TM_F_PS_REQUEST, l, err);
+  letter_free(l);
+  return tm_nomem(err, "a copy of a shard");
 }
 
 static tm_status link_dial(replica_link *k, tm_channel **out, tm_err *err) {
@@ -447,6 +486,8 @@ static tm_status link_copy(replica_link *k, const tm_shard_key *key, size_t n,
     pthread_mutex_lock(&k->lane->order);
     s = link_wait(k, err);
     if (s == TM_OK) s = link_say_shard(k, &key[i], err);
+    if (s == TM_OK)
+      s = tm_store_waiting(k->lane->store, &key[i], link_say_waiting, k, err);
     pthread_mutex_unlock(&k->lane->order);
   }
   return s;

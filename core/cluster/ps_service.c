@@ -291,6 +291,15 @@ static tm_status service_tokens(tm_ps_lane *l, tm_message *m, tm_err *err) {
   return st;
 }
 
+static tm_status service_commit(tm_ps_lane *l, tm_message *m, tm_err *err) {
+  tm_arena a = TM_ARENA_INIT;
+  tm_ps_commit c;
+  tm_status st = tm_ps_commit_unpack(m->meta, m->f.meta_bytes, &a, &c, err);
+  if (st == TM_OK) st = tm_store_commit(l->store, &c, err);
+  tm_arena_release(&a);
+  return st;
+}
+
 static tm_status service_stats(tm_ps_lane *l, tm_conn *c, uint64_t id) {
   tm_store_stats st;
   tm_buf meta = TM_BUF_INIT(1024);
@@ -350,6 +359,8 @@ tm_status tm_service_change(tm_ps_lane *l, tm_message *m, tm_err *err) {
       return service_refuse(l, m, err);
     case TM_F_PS_TOKENS:
       return service_tokens(l, m, err);
+    case TM_F_PS_COMMIT:
+      return service_commit(l, m, err);
     default:
       return tm_ps_loader_put(l->loader, m, err);
   }
@@ -397,6 +408,11 @@ static tm_status service_ask(tm_ps_lane *l, tm_conn *c, tm_message *m, tm_ps_par
     case TM_F_PS_SNAPSHOT_READ:
     case TM_F_PS_RELEASE:
       return tm_ps_saver_message(l->saver, l, c, m, err);
+    case TM_F_PS_COMMIT: /* it changes rows: see (5) */
+      if (park && tm_store_commit_waits(l->store) &&
+          tm_ps_park_put(park, c, m) == TM_OK)
+        return TM_OK;
+      break;
     default:
       break;
   }
@@ -431,7 +447,7 @@ static bool service_knows(const tm_conn *c, uint16_t kind) {
   return (kind >= TM_F_PS_REQUEST && kind <= TM_F_PS_STATS && kind != TM_F_PS_REPLY) ||
          kind == TM_F_PS_LOAD || kind == TM_F_PS_SNAPSHOT || kind == TM_F_PS_SAVE ||
          kind == TM_F_PS_SNAPSHOT_READ || kind == TM_F_PS_RELEASE ||
-         kind == TM_F_PS_TOKENS;
+         kind == TM_F_PS_TOKENS || kind == TM_F_PS_COMMIT;
 }
 
 static bool service_serve(tm_ps_service *s, tm_conn *c, tm_message *m,

@@ -10,7 +10,7 @@
  * row read its ids.  Sizes are never sent: they follow from dtype and dims, so there is
  * nothing that could disagree.
  */
-enum { WIRE_NAME = 24, WIRE_NO_IDS = -1 };
+enum { WIRE_NAME = 24, WIRE_NO_IDS = -1, WIRE_ONCE = 16 };
 
 void tm_type_pack(tm_packer *w, tm_dtype t, const tm_shape *s) {
   tm_pack_int(w, t);
@@ -30,10 +30,6 @@ void tm_type_unpack(tm_unpacker *r, tm_dtype *t, tm_shape *s) {
 
 /* --- request --- */
 
-static bool wire_has_ids(tm_ps_up_kind k) {
-  return k == TM_PS_APPLY_ROWS || (k >= TM_PS_SCATTER_SET && k <= TM_PS_SCATTER_SUB);
-}
-
 static tm_status wire_put_view(const tm_view *v, tm_segments *seg) {
   return tm_segments_push(seg, v->data, tm_view_bytes(v));
 }
@@ -42,10 +38,10 @@ static tm_status wire_pack_update(const tm_ps_update *up, tm_packer *w,
                                   tm_segments *seg) {
   bool rule = up->kind == TM_PS_APPLY || up->kind == TM_PS_APPLY_ROWS;
   tm_pack_array(w, rule ? 10 : 6);
-  tm_pack_int(w, up->kind);
+  tm_pack_int(w, up->kind + (up->once ? WIRE_ONCE : 0));
   tm_pack_uint(w, up->uid);
   tm_pack_uint(w, up->shard);
-  tm_pack_int(w, wire_has_ids(up->kind) ? tm_view_count(&up->ids) : WIRE_NO_IDS);
+  tm_pack_int(w, tm_ps_is_rows(up->kind) ? tm_view_count(&up->ids) : WIRE_NO_IDS);
   tm_type_pack(w, up->value.dtype, &up->value.shape);
   if (rule) {
     tm_pack_cstr(w, up->rule ? up->rule : "");
@@ -54,7 +50,7 @@ static tm_status wire_pack_update(const tm_ps_update *up, tm_packer *w,
     for (int32_t i = 0; i < up->nhyper; i++) tm_pack_double(w, up->hyper[i]);
     tm_pack_int(w, up->t);
   }
-  if (wire_has_ids(up->kind)) TM_TRY(wire_put_view(&up->ids, seg));
+  if (tm_ps_is_rows(up->kind)) TM_TRY(wire_put_view(&up->ids, seg));
   return wire_put_view(&up->value, seg);
 }
 
@@ -74,11 +70,13 @@ static tm_status wire_pack_read(const tm_ps_read *rd, tm_packer *w, tm_segments 
 }
 
 tm_status tm_ps_request_pack(const tm_ps_request *rq, tm_packer *w, tm_segments *seg) {
-  tm_pack_array(w, 6);
+  tm_pack_array(w, 8);
   tm_pack_uint(w, rq->token.incarnation);
   tm_pack_uint(w, rq->token.closure);
   tm_pack_uint(w, rq->token.turn);
   tm_pack_uint(w, rq->token.lowest);
+  tm_pack_uint(w, rq->token.round);
+  tm_pack_uint(w, rq->token.share);
   tm_pack_array(w, (uint32_t)rq->nup);
   for (int32_t i = 0; i < rq->nup; i++) TM_TRY(wire_pack_update(&rq->up[i], w, seg));
   tm_pack_array(w, (uint32_t)rq->nrd);
@@ -131,7 +129,12 @@ static void wire_unpack_update(wire_in *in, tm_ps_update *up) {
   tm_unpacker *r = &in->r;
   memset(up, 0, sizeof *up);
   uint32_t n = tm_unpack_array(r, 6, 10);
-  up->kind = (tm_ps_up_kind)tm_unpack_range(r, TM_PS_ASSIGN, TM_PS_APPLY_ROWS);
+  int64_t kind = tm_unpack_range(r, TM_PS_ASSIGN, WIRE_ONCE + TM_PS_SCATTER_SUB);
+  up->once = kind >= WIRE_ONCE;
+  up->kind = (tm_ps_up_kind)(up->once ? kind - WIRE_ONCE : kind);
+  if (up->kind < TM_PS_ASSIGN || up->kind > TM_PS_APPLY_ROWS ||
+      (up->once && !tm_ps_is_sum(up->kind)))
+    tm_unpack_fail(r, "has an update of an unknown kind");
   up->uid = tm_unpack_uint(r);
   up->shard = (uint32_t)tm_unpack_range(r, 0, UINT32_MAX);
   int64_t ids = tm_unpack_int(r);
@@ -147,7 +150,7 @@ static void wire_unpack_update(wire_in *in, tm_ps_update *up) {
     up->t = tm_unpack_int(r);
   }
   if (r->status) return;
-  if (wire_has_ids(up->kind)) wire_take_ids(in, ids, &up->ids);
+  if (tm_ps_is_rows(up->kind)) wire_take_ids(in, ids, &up->ids);
   up->value.data = wire_take(in, wire_bytes(&up->value));
 }
 
@@ -199,11 +202,13 @@ tm_status tm_ps_request_unpack(const void *meta, size_t n, void *payload,
   memset(rq, 0, sizeof *rq);
   *rows_bytes = 0;
   tm_unpack_init(&in.r, meta, n);
-  tm_unpack_array(&in.r, 6, 6);
+  tm_unpack_array(&in.r, 8, 8);
   rq->token.incarnation = tm_unpack_uint(&in.r);
   rq->token.closure = tm_unpack_uint(&in.r);
   rq->token.turn = (uint32_t)tm_unpack_range(&in.r, 0, UINT32_MAX);
   rq->token.lowest = tm_unpack_uint(&in.r);
+  rq->token.round = tm_unpack_uint(&in.r);
+  rq->token.share = tm_unpack_uint(&in.r);
   tm_ps_update *up = wire_items(&in, &rq->nup, sizeof *up);
   for (int32_t i = 0; i < rq->nup && in.r.status == TM_OK; i++)
     wire_unpack_update(&in, &up[i]);
@@ -368,6 +373,29 @@ tm_status tm_ps_spec_unpack(tm_unpacker *r, const void *payload, uint64_t payloa
   *value = sp->init.value = NULL;
   if (in.r.status == TM_ENOMEM) return tm_nomem(err, "an initial value");
   return tm_unpack_end(&in.r, err);
+}
+
+/* --- the end of a round --- */
+
+void tm_ps_commit_pack(tm_packer *w, const tm_ps_commit *c) {
+  tm_pack_array(w, 2);
+  tm_pack_uint(w, c->round);
+  tm_pack_array(w, (uint32_t)c->n);
+  for (int32_t i = 0; i < c->n; i++) tm_pack_uint(w, c->share[i]);
+}
+
+tm_status tm_ps_commit_unpack(const void *meta, size_t n, tm_arena *a, tm_ps_commit *c,
+                              tm_err *err) {
+  tm_unpacker r;
+  tm_unpack_init(&r, meta, n);
+  tm_unpack_array(&r, 2, 2);
+  c->round = tm_unpack_uint(&r);
+  c->n = (int32_t)tm_unpack_array(&r, 0, TM_ROUNDS_MAX);
+  uint64_t *share = tm_arena_calloc(a, ((size_t)c->n + 1) * sizeof *share);
+  if (!share) return tm_nomem(err, "the end of a round");
+  c->share = share;
+  for (int32_t i = 0; i < c->n && r.status == TM_OK; i++) share[i] = tm_unpack_uint(&r);
+  return tm_unpack_end(&r, err);
 }
 
 /* --- stats --- */

@@ -38,6 +38,11 @@ TM_CHECKED tm_status tm_ps_spec_unpack(tm_unpacker *r, const void *payload,
                                        tm_shard_spec *sp, tm_tensor **value,
                                        tm_err *err);
 
+void tm_ps_commit_pack(tm_packer *w, const tm_ps_commit *c);
+/* c->share: from the arena. */
+TM_CHECKED tm_status tm_ps_commit_unpack(const void *meta, size_t n, tm_arena *a,
+                                         tm_ps_commit *c, tm_err *err);
+
 void tm_ps_stats_pack(tm_packer *w, const tm_store_stats *st);
 TM_CHECKED tm_status tm_ps_stats_unpack(const void *meta, size_t n, tm_store_stats *st,
                                         tm_err *err);

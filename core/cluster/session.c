@@ -32,6 +32,8 @@ static tm_status session_check_options(const tm_session_options *o, tm_err *err)
     return tm_fail(err, TM_EINVAL,
                    "replicas = %d: it is 0, or 1 where there are two ps or more",
                    o->replicas);
+  if (o->staleness < 0 || o->backup_workers < 0)
+    return tm_fail(err, TM_EINVAL, "staleness and backup_workers count from 0");
   if (o->nps > TM_MAX_TASKS || o->nworker > TM_MAX_TASKS)
     return tm_fail(err, TM_EINVAL, "a job may have at most %d tasks", TM_MAX_TASKS);
   return TM_OK;
@@ -67,6 +69,9 @@ tm_status tm_session_open(const tm_session_options *opt, tm_session **out,
   s->threads = opt->threads;
   s->seed = opt->seed;
   s->worker_timeout_ns = (int64_t)(opt->worker_timeout * 1e9);
+  s->mode = opt->mode;
+  s->staleness = opt->staleness;
+  s->backup_workers = opt->backup_workers;
   s->link = tm_calloc((size_t)s->nlink, sizeof(tm_worker_link *));
   s->worker = tm_calloc(TM_MAX_TASKS, sizeof *s->worker);
   s->keep_recipes = opt->ps_address && opt->on_ps_failure != TM_PS_RAISE;
@@ -139,6 +144,10 @@ tm_status tm_session_coordinator(tm_session *s, int64_t queue_size,
   if (s->had_coordinator)
     return tm_fail(err, TM_EEXISTS, "this strategy has a coordinator already");
   tm_coordinator_options opt = {.queue_size = queue_size,
+                                .mode = s->mode,
+                                .staleness = s->staleness,
+                                .backup_workers = s->backup_workers,
+                                .commit = tm_session_commit,
                                 .worker_timeout_ns = s->worker_timeout_ns};
   tm_session_worker_options(s, &opt);
   TM_TRY(tm_coordinator_new(&opt, s->link, s->nlink, out, err));
@@ -153,6 +162,7 @@ void tm_session_coordinator_close(tm_session *s) {
   if (s->watch) s->watch(s, NULL);
   if (s->hurry) s->hurry(s);
   tm_coordinator_free(s->coordinator);
+  tm_session_rounds_release(s);
   s->coordinator = NULL;
 }
 

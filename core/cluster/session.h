@@ -38,6 +38,9 @@ typedef struct tm_session_options {
   double chief_timeout;  /* seconds that tasks wait for the next chief; 0: for ever */
   double worker_timeout; /* seconds that work waits without any worker; 0: for ever */
   tm_ps_failure on_ps_failure;
+  tm_mode mode; /* of its coordinator, as these two */
+  int64_t staleness;
+  int32_t backup_workers;
   int32_t replicas;  /* 1: each ps keeps a copy of the one before it (2 ps or more) */
   tm_board *board;   /* where tasks that will leave are noted; may be NULL */
   tm_cancel *cancel; /* of the host: ends what its thread waits for; may be NULL */

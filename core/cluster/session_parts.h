@@ -43,6 +43,12 @@ struct tm_session {
    * until the time to connect is up. */
   tm_status (*reach)(tm_session *s, int32_t index, const session_worker *w,
                      tm_cancel *cancel, tm_worker_link **out, tm_err *err);
+  /* A client of ps k for the ends of rounds; NULL: `store` has them. */
+  tm_status (*round_client)(tm_session *s, int32_t k, tm_ps_client **out, tm_err *err);
+  tm_ps_client **rounds; /* nps, of the coordinator's thread that ends rounds */
+  tm_mode mode;
+  int64_t staleness;
+  int32_t backup_workers;
   session_recipes recipes; /* kept where a ps may begin anew */
   bool keep_recipes;
   /* A way of its own to the shards of ps k, for a save; NULL: `store` has them. */
@@ -75,6 +81,11 @@ TM_CHECKED tm_status tm_session_first_links(tm_session *s,
                                             const tm_session_options *opt, tm_err *err);
 /* What a coordinator of this session needs to look after workers. */
 void tm_session_worker_options(tm_session *s, tm_coordinator_options *opt);
+
+/* For the coordinator: end a round on every ps. */
+TM_CHECKED tm_status tm_session_commit(void *s, const tm_ps_commit *c, bool *any,
+                                       tm_err *err);
+void tm_session_rounds_release(tm_session *s); /* after the coordinator */
 
 /* Fill ps (and store), reach and refuse of a session whose arrays are there, all NULL;
  * then the workers are reached. */

@@ -386,6 +386,16 @@ static tm_status session_refuse_remote(tm_session *s, const session_worker *w,
   return first;
 }
 
+static tm_status session_round_remote(tm_session *s, int32_t k, tm_ps_client **out,
+                                      tm_err *err) {
+  session_remote *r = s->remote;
+  tm_ps_remote_options o = remote_data_options(r, k);
+  o.channel.connect_timeout_ns = r->start.silence_ns;
+  o.channel.cancel = &r->hurry;
+  o.channel.retry = r->lanes != NULL; /* until somebody serves it */
+  return tm_ps_client_lane(&o, out, err);
+}
+
 static tm_status session_reach_remote(tm_session *s, int32_t index,
                                       const session_worker *w, tm_cancel *cancel,
                                       tm_worker_link **out, tm_err *err) {
@@ -475,6 +485,7 @@ static tm_status remote_make(tm_session *s, const tm_session_options *o, tm_err 
   s->refuse = session_refuse_remote;
   s->reach = session_reach_remote;
   s->hurry = session_hurry;
+  s->round_client = session_round_remote;
   s->save_lane = session_save_remote;
   s->watch = session_watch;
   s->excuse = session_excuse;

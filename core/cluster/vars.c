@@ -72,6 +72,7 @@ static tm_status vars_send(tm_vars *v, int32_t k, tm_err *err) {
   }
   memset(&l->rq, 0, sizeof l->rq);
   l->rq.token = v->token;
+  if (k == v->nps) l->rq.token.round = 0; /* nobody would end it */
   l->rq.nup = l->nup;
   l->rq.up = l->up;
   l->rq.nrd = l->nrd;

@@ -222,6 +222,7 @@ static tm_status split_update_item(tm_vars *v, const tm_var_info *info,
   it->nhyper = up->nhyper;
   memcpy(it->hyper, up->hyper, sizeof it->hyper);
   it->t = up->t;
+  it->once = up->once;
   it->value = *value;
   if (ids) it->ids = *ids;
   l->bytes_up += tm_view_bytes(value);

@@ -320,7 +320,12 @@ static void worker_end(worker *w) {
 
 /* Requests from here on are r's. */
 static void worker_token(worker *w, const worker_run *r) {
-  w->vars->token = (tm_ps_token){w->opt.incarnation, r->c.id, r->turn, r->c.lowest};
+  w->vars->token = (tm_ps_token){.incarnation = w->opt.incarnation,
+                                 .closure = r->c.id,
+                                 .turn = r->turn,
+                                 .lowest = r->c.lowest,
+                                 .round = r->c.round,
+                                 .share = r->c.share};
 }
 
 static void worker_count(tm_vars_counters *to, const tm_vars_counters *before,

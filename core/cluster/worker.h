@@ -25,8 +25,10 @@ typedef struct tm_closure {
   int32_t narg;
   tm_arg_value *arg; /* tensors referenced; iterators by resource uid */
   const tm_deal
-      *deal; /* NULL: none; else one an argument, of iterators that are dealt */
-  bool want; /* somebody holds the remote value */
+      *deal;      /* NULL: none; else one an argument, of iterators that are dealt */
+  bool want;      /* somebody holds the remote value */
+  uint64_t round; /* see tm_ps_token; 0: of none */
+  uint64_t share;
 } tm_closure;
 
 enum { TM_MAX_TOOK = 16 };

@@ -33,6 +33,8 @@ uint64_t tm_node_uid(const tm_node *n);
 int64_t *tm_op_uid(const tm_op *op, tm_attrs *attrs);
 /* Shard attribute, -1: the whole variable. */
 int32_t tm_node_shard(const tm_node *n);
+/* An UPDATE that counts once in a round. */
+bool tm_node_once(const tm_node *n);
 
 /* Fill a request from attributes; views come from `in` (views of the inputs, alive as
  * long as the request).  A READ's dst is the caller's. */

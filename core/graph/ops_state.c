@@ -157,8 +157,11 @@ void tm_node_read(const tm_op *op, const tm_attrs *a, const tm_view *const *in,
 
 /* --- updates --- */
 
+/* The last two: once in a round (state.h). */
+enum { MODE_SET, MODE_ADD, MODE_SUB, MODE_ADD_ONCE, MODE_SUB_ONCE };
+
 static int state_mode(const tm_attrs *a) {
-  static const char *const names[] = {"set", "add", "sub"};
+  static const char *const names[] = {"set", "add", "sub", "add_once", "sub_once"};
   for (int i = 0; i < (int)TM_COUNT(names); i++)
     if (strcmp(a->a[A_MODE].u.s, names[i]) == 0) return i;
   return -1;
@@ -167,7 +170,7 @@ static int state_mode(const tm_attrs *a) {
 static tm_status state_check_mode(tm_infer *c, const tm_type *var) {
   int mode = state_mode(c->attrs);
   if (mode < 0)
-    return tm_fail(c->err, TM_EINVAL, "mode is \"%s\", must be set, add or sub",
+    return tm_fail(c->err, TM_EINVAL, "mode is \"%s\", must be set, add or sub (_once)",
                    c->attrs->a[A_MODE].u.s);
   if (mode > 0 && !tm_dtype_is_number(var->dtype))
     return tm_fail(c->err, TM_EINVAL, "a variable of %s cannot be added to",
@@ -297,7 +300,9 @@ tm_status tm_node_update(const tm_op *op, const tm_attrs *a, const tm_view *cons
   static const tm_update_kind kinds[2][3] = {
       {TM_UP_ASSIGN, TM_UP_ADD, TM_UP_SUB},
       {TM_UP_SCATTER_SET, TM_UP_SCATTER_ADD, TM_UP_SCATTER_SUB}};
-  up->kind = kinds[rows][state_mode(a)];
+  int mode = state_mode(a);
+  up->once = mode > MODE_SUB;
+  up->kind = kinds[rows][up->once ? mode - MODE_SUB : mode];
   return TM_OK;
 }
 
@@ -429,6 +434,12 @@ int64_t *tm_op_uid(const tm_op *op, tm_attrs *attrs) {
 }
 
 uint64_t tm_node_uid(const tm_node *n) { return (uint64_t)n->attrs.a[A_UID].u.i; }
+
+bool tm_node_once(const tm_node *n) {
+  const tm_op *op = n->op;
+  return (op == &ops[OP_ASSIGN] || op == &ops[OP_SCATTER]) &&
+         state_mode(&n->attrs) > MODE_SUB;
+}
 
 int32_t tm_node_shard(const tm_node *n) {
   const tm_op *op = n->op;

@@ -44,6 +44,8 @@ typedef struct tm_update {
   int32_t fan; /* > 0 (APPLY_ROWS): value has a row for each `fan` ids: the gradient of
                   ids[i] is row i / fan of it, divided by fan when `mean` */
   bool mean;
+  bool once; /* ADD, SUB, SCATTER_ADD, SCATTER_SUB: in a round it waits for its end, and
+                the mean of all is added (of a row: of all that have it) */
 } tm_update;
 
 typedef enum tm_read_kind {

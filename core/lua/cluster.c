@@ -84,10 +84,21 @@ static void coordinator_check_variables(lua_State *L, coordinator_box *b, tm_gra
               g->name, name);
 }
 
-/* coordinator:check(graph): its variables are of this cluster. */
+/* coordinator:check(graph): its variables are of this cluster, it can run in this mode.
+ */
 static int coordinator_check(lua_State *L) {
-  check_coordinator(L, 1);
-  coordinator_check_variables(L, lua_touserdata(L, 1), tm_lua_check_graph(L, 2));
+  tm_coordinator *c = check_coordinator(L, 1);
+  tm_graph *g = tm_lua_check_graph(L, 2);
+  tm_err err;
+  coordinator_check_variables(L, lua_touserdata(L, 1), g);
+  tm_err_clear(&err);
+  tm_lua_check(L, tm_coordinator_check(c, g, &err), &err);
+  return 0;
+}
+
+/* coordinator:await(): somebody waits for what was scheduled. */
+static int coordinator_await(lua_State *L) {
+  tm_coordinator_await(check_coordinator(L, 1));
   return 0;
 }
 
@@ -618,6 +629,7 @@ static int remote_wait(lua_State *L) {
 
 void tm_lua_open_cluster(lua_State *L, int core) {
   static const luaL_Reg coordinator[] = {{"check", coordinator_check},
+                                         {"await", coordinator_await},
                                          {"schedule", coordinator_schedule},
                                          {"join", coordinator_join},
                                          {"cancel", coordinator_cancel},

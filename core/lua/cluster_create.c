@@ -101,6 +101,13 @@ static int session_open(lua_State *L) {
   o.replicas = (int32_t)opt_number(L, "replicas", 0);
   o.chief_timeout = opt_number(L, "chief_timeout", 600);
   o.worker_timeout = opt_number(L, "worker_timeout", 0);
+  o.staleness = (int64_t)opt_number(L, "staleness", 0);
+  o.backup_workers = (int32_t)opt_number(L, "backup_workers", 0);
+  lua_getfield(L, 1, "mode");
+  const char *mode = luaL_optstring(L, -1, "async");
+  o.mode = strcmp(mode, "sync") == 0  ? TM_MODE_SYNC
+           : strcmp(mode, "ssp") == 0 ? TM_MODE_SSP
+                                      : TM_MODE_ASYNC;
   o.worker_address = opt_strings(L, "worker_addresses", &o.nworker);
   o.ps_address = opt_strings(L, "ps_addresses", &o.nps);
   int32_t n = 0;

@@ -74,7 +74,8 @@ typedef enum tm_frame_kind {
   TM_F_REPLICA_SHARD = 68,  /* a shard as it is at this moment */
   TM_F_REPLICA_DONE = 69,   /* all was said: from now on it may become the primary */
   TM_F_REPLICA_LOST = 70,   /* a primary to the chief: may it go on alone? */
-  TM_F_PS_TOKENS = 71       /* what a checkpoint has of closures that will run again */
+  TM_F_PS_TOKENS = 71,      /* what a checkpoint has of closures that will run again */
+  TM_F_PS_COMMIT = 72       /* a round ends: the mean of these shares is applied */
 } tm_frame_kind;
 
 typedef struct tm_frame {

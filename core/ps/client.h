@@ -45,6 +45,9 @@ struct tm_ps_client {
   tm_status (*drop)(tm_ps_client *c, uint64_t uid, uint32_t shard, tm_err *err);
   tm_status (*refuse)(tm_ps_client *c, uint64_t incarnation, tm_err *err);
   tm_status (*stats)(tm_ps_client *c, tm_store_stats *out, tm_err *err);
+  /* End a round (store.h), as begin and wait; it may be said again. */
+  tm_status (*commit)(tm_ps_client *c, const tm_ps_commit *end, tm_err *err);
+  tm_status (*committed)(tm_ps_client *c, tm_err *err);
   /* Replace rows by these, which come from a checkpoint. */
   tm_status (*put)(tm_ps_client *c, const tm_ps_place *p, const tm_view *rows,
                    tm_err *err);

@@ -54,6 +54,16 @@ static tm_status local_stats(tm_ps_client *c, tm_store_stats *out, tm_err *err) 
   return TM_OK;
 }
 
+static tm_status local_commit(tm_ps_client *c, const tm_ps_commit *end, tm_err *err) {
+  return tm_store_commit(local_store(c), end, err);
+}
+
+static tm_status local_committed(tm_ps_client *c, tm_err *err) {
+  (void)c;
+  (void)err;
+  return TM_OK;
+}
+
 static tm_status local_put(tm_ps_client *c, const tm_ps_place *p, const tm_view *rows,
                            tm_err *err) {
   return tm_store_put(local_store(c), p, rows, err);
@@ -73,6 +83,8 @@ tm_status tm_ps_client_local(tm_store *store, tm_ps_client **out) {
   l->c.drop = local_drop;
   l->c.refuse = local_refuse;
   l->c.stats = local_stats;
+  l->c.commit = local_commit;
+  l->c.committed = local_committed;
   l->c.put = local_put;
   l->c.close = local_close;
   *out = &l->c;

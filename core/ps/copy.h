@@ -48,6 +48,9 @@ void tm_shard_copy_release(tm_shard_copy *c);
 /* What the store remembers of UPDATEs, as one value. */
 void tm_store_pack_tokens(tm_store *s, tm_packer *w);
 void tm_store_unpack_tokens(tm_store *s, tm_unpacker *r);
+/* What waits for the end of a round in this shard; fn must not call the store. */
+TM_CHECKED tm_status tm_store_waiting(tm_store *s, const tm_shard_key *key,
+                                      tm_rounds_each fn, void *ud, tm_err *err);
 /* Is this shard here? */
 bool tm_store_has(tm_store *s, uint64_t uid, uint32_t shard);
 

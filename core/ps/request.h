@@ -14,6 +14,8 @@
 #ifndef TM_PS_REQUEST_H
 #define TM_PS_REQUEST_H
 
+#include <stdbool.h>
+
 #include "tensor/tensor.h"
 
 enum { TM_RULE_MAX_HYPER = 8, TM_PS_MAX_ITEMS = 65536 };
@@ -29,6 +31,14 @@ typedef enum tm_ps_up_kind {
   TM_PS_APPLY_ROWS
 } tm_ps_up_kind;
 
+static inline bool tm_ps_is_sum(tm_ps_up_kind k) {
+  return k == TM_PS_ADD || k == TM_PS_SUB || k == TM_PS_SCATTER_ADD ||
+         k == TM_PS_SCATTER_SUB;
+}
+static inline bool tm_ps_is_rows(tm_ps_up_kind k) {
+  return k == TM_PS_APPLY_ROWS || (k >= TM_PS_SCATTER_SET && k <= TM_PS_SCATTER_SUB);
+}
+
 typedef struct tm_ps_update {
   tm_ps_up_kind kind;
   uint64_t uid; /* variable */
@@ -40,6 +50,7 @@ typedef struct tm_ps_update {
   int64_t t;
   tm_view value; /* dense, or rows (n, row...) */
   tm_view ids;   /* (n) int64; data NULL for dense kinds */
+  bool once;     /* sums: in a round the mean of all is added */
 } tm_ps_update;
 
 typedef enum tm_ps_rd_kind { TM_PS_DENSE = 1, TM_PS_ROWS, TM_PS_SLOT } tm_ps_rd_kind;
@@ -67,6 +78,9 @@ typedef struct tm_ps_token {
   uint32_t turn;        /* level, or turn of a loop */
   uint64_t lowest;      /* lowest unfinished closure: tokens below are forgotten;
                            without a closure: the UPDATE's number, 0: no token */
+  /* Of a closure in a round (ps/rounds.h): what an optimizer applies waits. */
+  uint64_t round; /* 0: of none */
+  uint64_t share; /* its part in it: another one each time that it is handed out */
 } tm_ps_token;
 
 /* Where rows of a checkpoint go: into a shard, or into a slot beside it, which is made

@@ -33,6 +33,7 @@ struct tm_store {
   pthread_rwlock_t lock;
   tm_map *map;
   tm_tokens *tokens;
+  tm_rounds *rounds;
   atomic_ullong reads, updates, bytes_in, bytes_out;
   pthread_mutex_t still_mu;
   pthread_cond_t go;
@@ -57,8 +58,9 @@ tm_status tm_store_new(const char *task, tm_store **out) {
   tm_store *s = tm_calloc(1, sizeof *s);
   if (!s) return TM_ENOMEM;
   strncpy(s->task, task, sizeof s->task - 1);
-  if (tm_map_new(&s->map) || tm_tokens_new(&s->tokens)) {
+  if (tm_map_new(&s->map) || tm_tokens_new(&s->tokens) || tm_rounds_new(&s->rounds)) {
     tm_map_free(s->map);
+    tm_tokens_free(s->tokens);
     tm_free(s, sizeof *s);
     return TM_ENOMEM;
   }
@@ -83,6 +85,7 @@ void tm_store_free(tm_store *s) {
   while (tm_map_next(s->map, &pos, NULL, NULL, NULL, &list)) store_free_list(list);
   tm_map_free(s->map);
   tm_tokens_free(s->tokens);
+  tm_rounds_free(s->rounds);
   pthread_rwlock_destroy(&s->lock);
   pthread_mutex_destroy(&s->still_mu);
   pthread_cond_destroy(&s->go);
@@ -318,18 +321,9 @@ static tm_status store_check_rule(tm_shard *sh, const tm_ps_update *up, tm_err *
   return tm_shard_make_slots(sh, up->optimizer, rule, up->hyper, err);
 }
 
-static bool store_is_rows(tm_ps_up_kind k) {
-  return k == TM_PS_APPLY_ROWS || (k >= TM_PS_SCATTER_SET && k <= TM_PS_SCATTER_SUB);
-}
-
-static bool store_is_sum(tm_ps_up_kind k) {
-  return k == TM_PS_ADD || k == TM_PS_SUB || k == TM_PS_SCATTER_ADD ||
-         k == TM_PS_SCATTER_SUB;
-}
-
 static tm_status store_check_update(tm_shard *sh, const tm_ps_update *up, tm_err *err) {
   tm_shape want = sh->shape;
-  bool rows = store_is_rows(up->kind);
+  bool rows = tm_ps_is_rows(up->kind);
   if (up->kind < TM_PS_ASSIGN || up->kind > TM_PS_APPLY_ROWS || (!rows && up->ids.data))
     return tm_fail(err, TM_EINVAL, "update of kind %d is not known", (int)up->kind);
   if (rows) {
@@ -337,7 +331,7 @@ static tm_status store_check_update(tm_shard *sh, const tm_ps_update *up, tm_err
     want.dim[0] = up->ids.shape.dim[0];
   }
   TM_TRY(store_check_view(sh, &up->value, &want, "the value", err));
-  if (store_is_sum(up->kind) && sh->dtype == TM_BOOL)
+  if (tm_ps_is_sum(up->kind) && sh->dtype == TM_BOOL)
     return tm_fail(err, TM_EINVAL, "variable %" PRIx64 ": bool values do not add up",
                    sh->uid);
   if (up->kind == TM_PS_APPLY || up->kind == TM_PS_APPLY_ROWS)
@@ -371,7 +365,12 @@ static tm_status store_name_op(tm_ps_request *rq, tm_status st, const char *op) 
 static const char *store_update_op(tm_ps_up_kind kind) {
   if (kind >= TM_PS_APPLY)
     return kind == TM_PS_APPLY ? "apply_optimizer" : "apply_optimizer_rows";
-  return store_is_rows(kind) ? "scatter_variable" : "assign_variable";
+  return tm_ps_is_rows(kind) ? "scatter_variable" : "assign_variable";
+}
+
+/* It is kept aside until its round ends. */
+static bool store_waits(const tm_ps_request *rq, const tm_ps_update *up) {
+  return rq->token.round && tm_ps_waits(up);
 }
 
 static tm_status store_plan_updates(tm_store *s, tm_ps_request *rq, store_plan *p) {
@@ -380,7 +379,7 @@ static tm_status store_plan_updates(tm_store *s, tm_ps_request *rq, store_plan *
     tm_status st = store_plan_add(s, p, up->uid, up->shard, &rq->err);
     if (st == TM_OK) st = store_check_update(p->sh[i], up, &rq->err);
     if (st) return store_name_op(rq, st, store_update_op(up->kind));
-    if (!store_is_rows(up->kind)) store_plan_lock(p, p->sh[i]);
+    if (!tm_ps_is_rows(up->kind) && !store_waits(rq, up)) store_plan_lock(p, p->sh[i]);
   }
   return TM_OK;
 }
@@ -393,7 +392,8 @@ static tm_status store_apply_all(tm_ps_request *rq, store_plan *p) {
     if (!tm_shard_is_table(p->locked[i]))
       st = tm_shard_writable(p->locked[i], &rq->err);
   for (int32_t i = 0; i < rq->nup && st == TM_OK; i++)
-    tm_shard_apply(p->sh[i], &rq->up[i], &patience_ns);
+    if (!store_waits(rq, &rq->up[i]))
+      tm_shard_apply(p->sh[i], &rq->up[i], &patience_ns);
   store_unlock_all(p);
   return st;
 }
@@ -407,7 +407,9 @@ static tm_status store_updates(tm_store *s, tm_ps_request *rq) {
     store_enter(s); /* before its token is taken: see (4) */
     st = tm_tokens_take(s->tokens, &rq->token, &use, &rq->err);
     if (st == TM_OK) {
-      if (!use.repeat) st = store_apply_all(rq, &p);
+      if (rq->token.round) /* also of a closure that runs again, see rounds.h */
+        st = tm_rounds_keep(s->rounds, &rq->token, rq->up, rq->nup, &rq->err);
+      if (st == TM_OK && !use.repeat) st = store_apply_all(rq, &p);
       tm_tokens_end(s->tokens, &use, st == TM_OK);
     }
     store_leave(s);
@@ -415,6 +417,56 @@ static tm_status store_updates(tm_store *s, tm_ps_request *rq) {
   store_plan_release(&p, rq->nup);
   return st;
 }
+
+/* --- the end of a round --- */
+
+/* Those whose shards are here. */
+static tm_status store_plan_means(tm_store *s, tm_ps_request *rq, tm_rounds_means *m,
+                                  store_plan *p) {
+  rq->nup = 0;
+  for (int32_t i = 0; i < m->n; i++) {
+    tm_shard *sh = tm_store_shard(s, m->up[i].uid, m->up[i].shard);
+    if (!sh) continue;
+    p->sh[p->n++] = sh;
+    m->up[rq->nup] = m->up[i];
+    tm_status st = store_check_update(sh, &m->up[rq->nup], &rq->err);
+    if (st) return store_name_op(rq, st, store_update_op(m->up[i].kind));
+    if (!tm_ps_is_rows(m->up[i].kind)) store_plan_lock(p, sh);
+    rq->nup++;
+  }
+  return TM_OK;
+}
+
+static tm_status store_apply_means(tm_store *s, tm_rounds_means *m, tm_err *err) {
+  store_plan p;
+  tm_ps_request rq = {.up = m->up};
+  TM_TRY(store_plan_init(&p, m->n, err));
+  tm_status st = store_plan_means(s, &rq, m, &p);
+  if (st == TM_OK) st = store_apply_all(&rq, &p);
+  if (st && err) *err = rq.err;
+  store_plan_release(&p, m->n);
+  return st;
+}
+
+tm_status tm_store_commit(tm_store *s, const tm_ps_commit *c, tm_err *err) {
+  tm_rounds_means m;
+  store_enter(s);
+  tm_status st = TM_OK;
+  if (tm_rounds_begin(s->rounds, c)) {
+    st = tm_rounds_mean(s->rounds, c, &m, err);
+    if (st == TM_OK) st = store_apply_means(s, &m, err);
+    tm_rounds_end(s->rounds, c, &m);
+  }
+  store_leave(s);
+  if (st) store_name_task(s, err);
+  return st;
+}
+
+bool tm_store_commit_waits(tm_store *s) {
+  return atomic_load_explicit(&s->keep, memory_order_relaxed);
+}
+
+/* --- READs --- */
 
 static tm_status store_plan_reads(tm_store *s, tm_ps_request *rq, store_plan *p) {
   for (int32_t i = 0; i < rq->nrd; i++) {
@@ -559,7 +611,10 @@ tm_status tm_store_add_tokens(tm_store *s, const tm_token_list *q, tm_err *err) 
   return st;
 }
 
-void tm_store_forget_tokens(tm_store *s) { tm_tokens_forget(s->tokens); }
+void tm_store_forget_tokens(tm_store *s) {
+  tm_tokens_forget(s->tokens);
+  tm_rounds_forget(s->rounds);
+}
 
 void tm_store_get_stats(tm_store *s, tm_store_stats *out) {
   memset(out, 0, sizeof *out);
@@ -577,6 +632,7 @@ void tm_store_get_stats(tm_store *s, tm_store_stats *out) {
       out->bytes_held += tm_shard_bytes(sh);
     }
   pthread_rwlock_unlock(&s->lock);
+  out->bytes_held += tm_rounds_bytes(s->rounds);
 }
 
 /* --- copies --- */
@@ -616,8 +672,19 @@ tm_status tm_store_keys(tm_store *s, tm_shard_key **out, size_t *n) {
   return ok ? TM_OK : TM_ENOMEM;
 }
 
-void tm_store_pack_tokens(tm_store *s, tm_packer *w) { tm_tokens_pack(s->tokens, w); }
+void tm_store_pack_tokens(tm_store *s, tm_packer *w) {
+  tm_pack_array(w, 2);
+  tm_tokens_pack(s->tokens, w);
+  tm_pack_uint(w, tm_rounds_last(s->rounds));
+}
 
 void tm_store_unpack_tokens(tm_store *s, tm_unpacker *r) {
+  tm_unpack_array(r, 2, 2);
   tm_tokens_unpack(s->tokens, r);
+  tm_rounds_set_last(s->rounds, tm_unpack_uint(r));
+}
+
+tm_status tm_store_waiting(tm_store *s, const tm_shard_key *key, tm_rounds_each fn,
+                           void *ud, tm_err *err) {
+  return tm_rounds_of_shard(s->rounds, key->uid, key->shard, fn, ud, err);
 }

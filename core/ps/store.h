@@ -16,6 +16,7 @@
 
 #include "ps/init.h"
 #include "ps/request.h"
+#include "ps/rounds.h"
 
 typedef struct tm_store tm_store;
 
@@ -58,7 +59,13 @@ typedef struct tm_token_list {
 /* What a checkpoint has of these closures is in: it will not be applied again. */
 TM_CHECKED tm_status tm_store_add_tokens(tm_store *s, const tm_token_list *q,
                                          tm_err *err);
-/* For a new coordinator, which counts closures from 1 again: forget all tokens. */
+/* End a round (ps/rounds.h): the mean of these shares is applied at one moment, once.
+ * Shards that were dropped are passed over. */
+TM_CHECKED tm_status tm_store_commit(tm_store *s, const tm_ps_commit *c, tm_err *err);
+/* Would it perhaps have to wait for the reader of a snapshot? */
+bool tm_store_commit_waits(tm_store *s);
+/* For a new coordinator, which counts closures from 1 again: forget all tokens, and
+ * what is left of a round. */
 void tm_store_forget_tokens(tm_store *s);
 
 typedef struct tm_store_stats {

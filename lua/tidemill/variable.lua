@@ -80,6 +80,9 @@ end
 methods.assign = assign "set"
 methods.assign_add = assign "add"
 methods.assign_sub = assign "sub"
+-- With mode = "sync": once in a round (core/graph/state.h).
+methods._add_once = assign "add_once"
+methods._sub_once = assign "sub_once"
 
 local function ids_of(ids)
   ids = core.as_value(ids, "int64")
@@ -103,6 +106,7 @@ end
 methods.scatter_update = scatter "set"
 methods.scatter_add = scatter "add"
 methods.scatter_sub = scatter "sub"
+methods._scatter_sub_once = scatter "sub_once"
 
 --- Rows by ids: shape ids.shape + shape[2:].
 function methods:sparse_read(ids)

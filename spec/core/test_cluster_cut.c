@@ -155,7 +155,11 @@ static float add_one(tm_ps_client *c, uint64_t closure) {
   tm_ps_update up = {.kind = TM_PS_ADD, .uid = 1, .value = {TM_F32, wide, ones}};
   tm_ps_read rd = {.kind = TM_PS_DENSE, .uid = 1, .dst = {TM_F32, wide, NULL}};
   tm_ps_request rq = {
-      .token = {9, closure, 1, closure}, .nup = 1, .up = &up, .nrd = 1, .rd = &rd};
+      .token = {.incarnation = 9, .closure = closure, .turn = 1, .lowest = closure},
+      .nup = 1,
+      .up = &up,
+      .nrd = 1,
+      .rd = &rd};
   if (!closure) rq.token = (tm_ps_token){0};
   assert_ok_err(c->begin(c, &rq, &err), &err);
   assert_ok_err(c->wait(c, &rq, &err), &err);

@@ -113,7 +113,10 @@ static uint64_t train(tm_ps_client *c, int64_t rows, int64_t width) {
         {.kind = TM_PS_DENSE,
          .uid = 2,
          .dst = {TM_F32, vec(width), width <= 4096 ? copy : NULL}}};
-    tm_ps_request rq = {.token = {9, (uint64_t)step, 1, (uint64_t)step},
+    tm_ps_request rq = {.token = {.incarnation = 9,
+                                  .closure = (uint64_t)step,
+                                  .turn = 1,
+                                  .lowest = (uint64_t)step},
                         .nup = 2,
                         .up = up,
                         .nrd = 4,
@@ -197,7 +200,10 @@ static void errors_of_the_ps_come_with_its_name(void **state) {
   assert_ok_err(c->refuse(c, 77, &err), &err);
   float ones[18] = {1};
   tm_ps_update up = {.kind = TM_PS_ADD, .uid = 5, .value = {TM_F32, mat(9, 2), ones}};
-  rq = (tm_ps_request){.token = {77, 1, 1, 1}, .nup = 1, .up = &up};
+  rq = (tm_ps_request){
+      .token = {.incarnation = 77, .closure = 1, .turn = 1, .lowest = 1},
+      .nup = 1,
+      .up = &up};
   assert_ok_err(c->begin(c, &rq, &err), &err);
   assert_ok_err(c->wait(c, &rq, &err), &err);
   assert_int_equal(rq.up_status, TM_EABORTED);

@@ -180,7 +180,10 @@ static void step(tm_ps_client *c, uint64_t closure) {
                          .t = (int64_t)closure,
                          .value = {TM_F32, rows, some},
                          .ids = {TM_I64, n, ids}}};
-  tm_ps_request rq = {.token = {9, closure, 1, closure}, .nup = 2, .up = up};
+  tm_ps_request rq = {
+      .token = {.incarnation = 9, .closure = closure, .turn = 1, .lowest = closure},
+      .nup = 2,
+      .up = up};
   assert_ok_err(c->begin(c, &rq, &err), &err);
   assert_ok_err(c->wait(c, &rq, &err), &err);
   if (rq.up_status) fail_msg("%s", rq.err.msg);

@@ -98,7 +98,8 @@ static void no_closure_goes_out_further_above_the_lowest_than_tokens_are_kept(
 static tm_status take(tm_tokens *t, uint64_t closure, uint64_t lowest, bool *repeat) {
   tm_token_use use;
   tm_err err = {0};
-  tm_ps_token token = {1, closure, 0, lowest};
+  tm_ps_token token = {
+      .incarnation = 1, .closure = closure, .turn = 0, .lowest = lowest};
   tm_status s = tm_tokens_take(t, &token, &use, &err);
   if (s) return s;
   *repeat = use.repeat;

@@ -642,7 +642,10 @@ static tm_status add_one(tm_store *s, uint64_t closure, uint32_t turn) {
   static float one = 1;
   tm_ps_update up = {
       .kind = TM_PS_ADD, .uid = 3, .value = {TM_F32, tm_shape_scalar(), &one}};
-  tm_ps_request rq = {.token = {7, closure, turn, 1}, .nup = 1, .up = &up};
+  tm_ps_request rq = {
+      .token = {.incarnation = 7, .closure = closure, .turn = turn, .lowest = 1},
+      .nup = 1,
+      .up = &up};
   return tm_store_handle(s, &rq);
 }
 

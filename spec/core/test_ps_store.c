@@ -451,7 +451,11 @@ static tm_status work(void *ud) {
                        .uid = 1,
                        .ids = {TM_I64, vec(1), ids},
                        .dst = {TM_F32, mat(1, 2), got}}};
-  tm_ps_request rq = {.token = {1, 1, 0, 1}, .nup = 1, .up = up, .nrd = 1, .rd = rd};
+  tm_ps_request rq = {.token = {.incarnation = 1, .closure = 1, .turn = 0, .lowest = 1},
+                      .nup = 1,
+                      .up = up,
+                      .nrd = 1,
+                      .rd = rd};
   tm_status st = tm_ps_client_local(s, &c);
   if (st == TM_OK) st = c->create(c, &sp, 1, &err);
   if (st == TM_OK) st = c->begin(c, &rq, &err);

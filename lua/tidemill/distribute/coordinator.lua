@@ -19,7 +19,16 @@ local unpack = table.unpack or unpack
 local RemoteValue = { __name = "tm.RemoteValue" }
 RemoteValue.__index = RemoteValue
 
+--- With mode = "sync" a function is done when its round ends: who asks for it waits for
+--- it, so the round ends with what it has if nobody brings more.
+local function is_done(self)
+  local done = self._handle:done()
+  if not done and self._rounds then self._rounds:await() end
+  return done
+end
+
 local function outputs(self, timeout)
+  is_done(self)
   local list = wait.until_true(tm.time, timeout, function(slice) return self._handle:wait(slice) end)
   if not list then
     errors.raise("deadline_exceeded", "fetch: closure %d has no result after %g s", self._handle:step(), timeout)
@@ -56,7 +65,7 @@ function RemoteValue:fetch(opts)
 end
 
 --- True once it has a value or an error.
-function RemoteValue:done() return self._handle:done() end
+function RemoteValue:done() return is_done(self) end
 
 function RemoteValue:__tostring()
   return ("RemoteValue(closure %d%s)"):format(self._handle:step(), self:done() and "" or ", not done")
@@ -199,13 +208,16 @@ local function schedule(self, fn, args, only)
   return value, trace.out
 end
 
-local function remote_value(handle, out) return setmetatable({ _handle = handle, _out = out }, RemoteValue) end
+local function remote_value(self, handle, out)
+  local rounds = self.strategy._options.mode == "sync" and self._handle or nil
+  return setmetatable({ _handle = handle, _out = out, _rounds = rounds }, RemoteValue)
+end
 
 --- Queue fn(args...) for some worker; returns a RemoteValue at once.
-function Coordinator:schedule(fn, args) return remote_value(schedule(self, fn, args)) end
+function Coordinator:schedule(fn, args) return remote_value(self, schedule(self, fn, args)) end
 
 --- The same for one worker, by its index from 0.
-function Coordinator:_schedule_on(index, fn, args) return remote_value(schedule(self, fn, args, index)) end
+function Coordinator:_schedule_on(index, fn, args) return remote_value(self, schedule(self, fn, args, index)) end
 
 --- The same where nobody wants the result.
 function Coordinator:_schedule_only(fn, args) schedule(self, fn, args):forget() end

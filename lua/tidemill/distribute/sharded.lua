@@ -55,7 +55,7 @@ local function whole(self, x)
   return x
 end
 
-for _, name in ipairs { "assign", "assign_add", "assign_sub" } do
+for _, name in ipairs { "assign", "assign_add", "assign_sub", "_add_once", "_sub_once" } do
   methods[name] = function(self, x)
     x = whole(self, x)
     for k, v in ipairs(self.variables) do v[name](v, piece(self, x, k)) end
@@ -97,7 +97,7 @@ local function by_shard(self, ids, rows, fn)
   end
 end
 
-for _, name in ipairs { "scatter_update", "scatter_add", "scatter_sub" } do
+for _, name in ipairs { "scatter_update", "scatter_add", "scatter_sub", "_scatter_sub_once" } do
   methods[name] = function(self, ids, rows)
     ids, rows = ops.reshape(as_ids(ids), { -1 }), core.as_value(rows, self.dtype)
     rows = ops.reshape(rows, { -1, unpack(self.shape, 2) })

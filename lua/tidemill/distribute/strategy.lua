@@ -73,7 +73,7 @@ local known = {
 }
 
 local function later(o)
-  local defaults = { mode = "async", staleness = 0, backup_workers = 0, prefetch_reads = false }
+  local defaults = { prefetch_reads = false }
   for name, value in pairs(defaults) do
     if o[name] ~= value then
       errors.raise("unimplemented", "ParameterServerStrategy: %s = %s is not available in this version",
@@ -84,6 +84,23 @@ local function later(o)
     if o[name] ~= nil then
       errors.raise("unimplemented", "ParameterServerStrategy: %s is not available in this version", name)
     end
+  end
+end
+
+local modes = { "async", "sync", "ssp" }
+
+--- What belongs to one mode only is refused in the others.
+local function check_mode(o)
+  if o.mode ~= "async" and o.mode ~= "sync" and o.mode ~= "ssp" then
+    options.unknown("ParameterServerStrategy", "mode", o.mode, modes)
+  end
+  options.count("ParameterServerStrategy", "backup_workers", o.backup_workers, 0)
+  options.count("ParameterServerStrategy", "staleness", o.staleness, 0)
+  if o.backup_workers > 0 and o.mode ~= "sync" then
+    bad('backup_workers = %d is of mode = "sync", the mode is "%s"', o.backup_workers, o.mode)
+  end
+  if o.staleness > 0 and o.mode ~= "ssp" then
+    bad('staleness = %d is of mode = "ssp", the mode is "%s"', o.staleness, o.mode)
   end
 end
 
@@ -110,7 +127,7 @@ end
 local function open_session(resolver, spec, o)
   local args = { heartbeat_interval = o.heartbeat_interval, heartbeat_timeout = o.heartbeat_timeout,
     chief_timeout = o.chief_timeout, worker_timeout = o.worker_timeout, on_ps_failure = o.on_ps_failure,
-    replicas = o.replicas }
+    replicas = o.replicas, mode = o.mode, staleness = o.staleness, backup_workers = o.backup_workers }
   if resolver.in_process then
     args.workers, args.ps = resolver.workers, resolver.ps
   else
@@ -125,6 +142,7 @@ end
 local function new(resolver, opts)
   local o = options.read("ParameterServerStrategy", opts, known)
   later(o)
+  check_mode(o)
   check_ps_failure(o.on_ps_failure)
   if o.preemption_checkpoint then preemption.check_checkpoint(o.preemption_checkpoint) end
   for _, name in ipairs { "heartbeat_interval", "heartbeat_timeout", "chief_timeout" } do
@@ -139,6 +157,10 @@ local function new(resolver, opts)
   end
   local spec = check_cluster(resolver)
   check_replicas(o.replicas, spec, resolver)
+  if o.backup_workers >= spec:num_tasks "worker" then
+    bad("backup_workers = %d of %d workers: a round would wait for nobody", o.backup_workers,
+      spec:num_tasks "worker")
+  end
   local self = setmetatable({
     _options = o, _placement = placement.resolve(o.placement), _held = {}, _resolver = resolver,
     num_replicas_in_sync = 1, num_workers = spec:num_tasks("worker"), num_ps = spec:num_tasks("ps"),

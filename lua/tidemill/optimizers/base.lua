@@ -177,10 +177,10 @@ local function decay(self, g, v, rate)
   local by = rate * self.options.weight_decay
   if rows.is(g) then
     local x = v:sparse_read(g.indices)
-    v:scatter_sub(g.indices, x * values.cast(by, x.dtype))
+    v:_scatter_sub_once(g.indices, x * values.cast(by, x.dtype))
   else
     local x = v:read()
-    v:assign_sub(x * values.cast(by, x.dtype))
+    v:_sub_once(x * values.cast(by, x.dtype))
   end
 end
 
@@ -201,7 +201,7 @@ local function apply_gradients(self, grads, vars)
       if constraint then var:assign(constraint(var)) end
     end
   end
-  self.iterations:assign_add(1)
+  self.iterations:_add_once(1)
 end
 
 --- Apply gradients: a list of them and a list of variables, or a list of pairs.  A
