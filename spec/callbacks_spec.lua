@@ -267,6 +267,18 @@ describe("ModelCheckpoint", function()
     assert.equal(12, other.optimizer.iterations:read():item())
   end)
 
+  it("saves the whole model as tm.models.load reads it, and moves latest", function()
+    local dir, model = temporary(), model_of()
+    fit(model, { epochs = 2, callbacks = { C.ModelCheckpoint(dir .. "/{epoch:02d}-{loss:.3f}") } })
+    local latest = tm.train.latest_checkpoint(dir)
+    assert.matches("/02%-%d+%.%d%d%d$", latest)
+    local other = assert(tm.models.load(latest))
+    assert(tm.allclose(model:predict(x, { verbose = 0 }), other:predict(x, { verbose = 0 }), 0, 0))
+    assert.equal(8, other.optimizer.iterations:read():item())
+    local h = fit(model, { callbacks = {} })
+    assert.same(h.loss, fit(other, { callbacks = {} }).loss)
+  end)
+
   it("saves only the best, and remembers it over a restart", function()
     local dir = temporary()
     local path = dir .. "/best"

@@ -1,7 +1,7 @@
 --- tm.callbacks.ModelCheckpoint: the model on disk, each epoch or each so many batches.
 ---
 --- What is written is model and optimizer: a directory that tm.models.load reads, or with
---- save_weights_only a checkpoint, which becomes the latest of its directory.
+--- save_weights_only a checkpoint of the two.  It becomes the latest of its directory.
 ---
 --- Invariants
 ---   (1) The best value is written down, beside the checkpoints, only after the checkpoint
@@ -81,9 +81,7 @@ local function recall(self)
   f:close()
   local best, path = text:match "^(%S+)\n([^\n]+)\n$"
   best = tonumber(best)
-  local there = best and io.open(path)
-  if not there then return end
-  there:close()
+  if not best or not state.exists(path) then return end
   if monitor.better(self.mode, best, self.best, 0) then
     self.best = best
     core.log("info", ('%s: the best %s so far is %g, of "%s"'):format(NAME, self.monitor, best, path))
@@ -92,18 +90,17 @@ end
 
 -- --- saving ---
 
-local function write_weights(self, path)
-  local saved, err = tm.train.Checkpoint { model = self.model, optimizer = self.model.optimizer }:write(path)
-  if not saved then return nil, err end
-  local dir, name = state.split(path)
-  local list
-  list, err = state.change(dir, { add = name, time = os.time() })
-  return list and path, err
-end
-
 local function write(self, path)
-  local saved, err
-  if self.save_weights_only then saved, err = write_weights(self, path) else saved, err = self.model:save(path) end
+  local model, saved, err = self.model
+  if self.save_weights_only then
+    saved, err = tm.train.Checkpoint { model = model, optimizer = model.optimizer }:write(path)
+  else
+    saved, err = model:save(path)
+  end
+  if saved then
+    local dir, name = state.split(path)
+    saved, err = state.change(dir, { add = name, time = os.time() })
+  end
   if saved then return end
   err = errors.wrap(err)
   errors.raise(err.code, '%s: "%s" cannot be saved: %s', NAME, path, err.message)
