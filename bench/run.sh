@@ -40,6 +40,13 @@ for name; do
       peer pytorch mlp.py 500
       peer tensorflow mlp.py local 0 0 500
       ;;
+    conv)
+      for n in 1 2; do
+        echo "# $n threads"
+        OPENBLAS_NUM_THREADS=$n $bin bench/conv.lua
+        [ -z "${PEERS:-}" ] || "$python" bench/conv_peer.py $n
+      done
+      ;;
     start) sh bench/start.sh ;;
     recovery) $bin launch --workers 3 --ps 2 bench/recovery.lua ;;
     *)
