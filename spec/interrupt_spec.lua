@@ -125,6 +125,99 @@ describe("Ctrl-C", function()
   end)
 end)
 
+-- A fit that takes long; what it says when it was interrupted, and how all goes on.
+local long_fit = [[
+  local how = ...
+  local strategy = how == "cluster" and D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 1 }) or nil
+  local model
+  local function scope(fn) if strategy then return strategy:scope(fn) end return fn() end
+  scope(function()
+    model = tm.Sequential{ tm.layers.Lambda(function(x) tm.sleep(0.01) return x end), tm.layers.Dense{ units = 1 } }
+    model:compile{ optimizer = "sgd", loss = "mse", run_eagerly = how == "eager" }
+  end)
+  local data = tm.data.from_tensor_slices{ tm.ones{ 8, 2 }, tm.ones{ 8, 1 } }:batch(4):rep()
+  local hooks = { on_epoch_end = function(_, epoch) if epoch == 2 then print "go" end end }
+  local function fit(n)
+    return model:fit(data, { steps_per_epoch = 20, epochs = n, verbose = 0, callbacks = hooks })
+  end
+  for round = 1, 2 do
+    if round == 2 then hooks.on_train_batch_end = function() end end
+    local h = fit(100000)
+    print("interrupted", h.interrupted, #h.loss >= 2 and #h.loss == #h.epoch)
+    print("predicts", model:predict(tm.ones{ 3, 2 }, { verbose = 0 }).shape[1])
+    local e = model:evaluate(tm.ones{ 4, 2 }, { y = tm.ones{ 4, 1 }, verbose = 0 })
+    print("fits", #fit(1).loss, "evaluates", e.loss < 1e9)
+    print "over"
+  end
+]]
+
+--- Wait until it has printed a line n times.
+local function says_so_often(p, line, n)
+  local function count() return select(2, p:out():gsub(line .. "\n", "")) end
+  assert.is_truthy(P.eventually(20, function() return count() >= n end), p:out() .. p:err())
+  assert.equal(n, count())
+end
+
+describe("Ctrl-C in fit", function()
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  local function go(p)
+    for round = 1, 2 do
+      says_so_often(p, "go", round)
+      p:kill "INT"
+      local at = P.now()
+      says_so_often(p, "interrupted\ttrue\ttrue", round)
+      assert.is_true(P.now() - at < 3 * P.patience, P.now() - at) -- a second, on a machine with time
+      says_so_often(p, "over", round)
+    end
+    ends(p, 0)
+    local _, n = p:out():gsub("predicts\t3\nfits\t1\tevaluates\ttrue\n", "")
+    assert.equal(2, n, p:out() .. p:err())
+  end
+
+  local function script() return P.script(head .. long_fit) end
+
+  it("ends it within a second with the history so far, and the model goes on: in one process", function()
+    go(P.run { script(), "alone" })
+  end)
+
+  it("run eagerly", function()
+    go(P.run { script(), "eager" })
+  end)
+
+  it("on a cluster in one process", function()
+    go(P.run { script(), "cluster" })
+  end)
+
+  it("under launch", function()
+    go(P.run { "launch", "--workers", "2", "--ps", "1", script(), "cluster" })
+  end)
+
+  it("ends an evaluation and a prediction with an error, and the script where nobody catches it", function()
+    local p = run [[
+      local strategy = D.ParameterServerStrategy(D.local_cluster{ workers = 2, ps = 1 })
+      local model = strategy:scope(function()
+        return tm.Sequential{ tm.layers.Lambda(function(x) tm.sleep(0.01) return x end) }
+      end)
+      local data = tm.data.range(100000):batch(1)
+      print "go 1"
+      print("caught", select(2, pcall(model.predict, model, data, { verbose = 0 })), tm.interrupted())
+      print(strategy:_get_coordinator():stats().queued, strategy:_get_coordinator():stats().running)
+      print "go 2"
+      model:predict(data, { verbose = 0 })
+    ]]
+    says(p, "go 1")
+    P.sleep(0.3)
+    p:kill "INT"
+    says(p, "go 2")
+    P.sleep(0.3)
+    p:kill "INT"
+    ends(p, 1)
+    assert.is_truthy(p:out():find "caught\tcancelled: [^\n]*interrupted[^\n]*\ttrue\n0\t0\n", p:out())
+    assert.is_truthy(p:err():find "interrupted")
+  end)
+end)
+
 describe("coordinator:cancel", function()
   it("ends what is queued and what runs without an error", function()
     local tm = require "tidemill"

@@ -157,7 +157,8 @@ tm_status tm_remote_value_wait(tm_remote_value *v, int64_t timeout_ns,
     s = tm_cond_wait_until(&v->hub->changed, &v->hub->mu, deadline, cancel);
   pthread_mutex_unlock(&v->hub->mu);
   if (s)
-    return tm_fail(err, s, "fetch: closure %" PRIu64 " has no result yet", v->step);
+    return tm_fail(err, s, "fetch: %sclosure %" PRIu64 " has no result yet",
+                   s == TM_ECANCELLED ? "interrupted; " : "", v->step);
   if (v->oom) return tm_nomem(err, "a result");
   if (v->err) {
     if (err) *err = *v->err;
