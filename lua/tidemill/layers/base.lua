@@ -285,12 +285,23 @@ local function reset_losses(self)
   self:walk(function(layer) rawset(layer, "_losses", {}) end)
 end
 
+--- Shapes of the first call's outputs, for the summary; the batch's size is none of them.
+local function note_shapes(self, out)
+  local shapes = {}
+  for i, t in ipairs(nest.flatten(out)) do
+    shapes[i] = {}
+    for k, n in ipairs(values.is_tensor(t) and t.shape or {}) do shapes[i][k] = k == 1 and -1 or n end
+  end
+  rawset(self, "_shapes_out", shapes)
+end
+
 local function run(self, x, training)
   self:ensure_built(x)
   local out = self:call(x, training)
   if out == nil then
     errors.raise("invalid_argument", "%s: its method call(x, training) returns nothing", self.name)
   end
+  if not rawget(self, "_shapes_out") then note_shapes(self, out) end
   if self.activity_regularizer then
     local first = nest.flatten(out)[1]
     self:add_loss(self.activity_regularizer(first) / tm.cast(tm.shape_of(first)[1], first.dtype))

@@ -53,6 +53,20 @@ function M.cut(s, n)
   return table.concat(out) .. (n > 0 and "…" or "")
 end
 
+--- A text in pieces of at most n columns.
+function M.wrap(s, n)
+  local out, piece, used = {}, {}, 0
+  for c in s:gmatch(CHARACTER) do
+    local w = columns(c)
+    if used + w > n and used > 0 then
+      out[#out + 1], piece, used = table.concat(piece), {}, 0
+    end
+    piece[#piece + 1], used = c, used + w
+  end
+  out[#out + 1] = table.concat(piece)
+  return out
+end
+
 --- A name on one line: control characters become "?".
 function M.plain(s) return (tostring(s):gsub("%c", "?")) end
 
