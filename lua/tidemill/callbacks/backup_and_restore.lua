@@ -30,11 +30,7 @@ local NAME = "BackupAndRestore"
 --- BackupAndRestore(backup_dir, { save_freq = "epoch" | batches | false,
 --- delete_checkpoint = true, save_before_preemption = false })
 function Backup:init(dir, given)
-  if type(dir) == "table" and given == nil then
-    given = {}
-    for k, v in pairs(dir) do given[k] = v end
-    dir, given.backup_dir = given.backup_dir, nil
-  end
+  dir, given = Callback.lead("backup_dir", dir, given)
   self.backup_dir = options.path(NAME, "a directory", dir):gsub("(.)/+$", "%1")
   local o = options.read(NAME, given, { save_freq = "epoch", delete_checkpoint = true, save_before_preemption = false })
   if o.save_freq and o.save_freq ~= "epoch" then options.count(NAME, 'save_freq (or "epoch")', o.save_freq, 1) end

@@ -34,6 +34,16 @@ function Callback.hook_of(cb, hook)
   if fn ~= nil and fn ~= Callback[hook] then return fn end
 end
 
+--- The first argument of a constructor and the table after it; all may stand in one
+--- table: CSVLogger(path, { append = true }), CSVLogger{ filename = path, append = true }.
+function Callback.lead(name, first, given)
+  if type(first) ~= "table" or getmetatable(first) ~= nil or given ~= nil then return first, given end
+  given = {}
+  for k, v in pairs(first) do given[k] = v end
+  first, given[name] = given[name], nil
+  return first, given
+end
+
 function Callback:set_model(model) self.model = model end
 
 function Callback:set_params(params) self.params = params end

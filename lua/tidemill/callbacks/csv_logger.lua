@@ -19,6 +19,7 @@ local NAME = "CSVLogger"
 
 --- CSVLogger(filename, { separator = ",", append = false })
 function CSVLogger:init(filename, given)
+  filename, given = Callback.lead("filename", filename, given)
   self.filename = options.path(NAME, "the name of a file", filename)
   local o = options.read(NAME, given, { separator = ",", append = false })
   if type(o.separator) ~= "string" or #o.separator ~= 1 or o.separator:find '[%c"]' and o.separator ~= "\t" then

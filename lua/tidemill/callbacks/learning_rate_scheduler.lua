@@ -17,6 +17,7 @@ local NAME = "LearningRateScheduler"
 --- LearningRateScheduler(schedule, { verbose = 0 }): schedule(epoch, rate) gives the rate
 --- of the epoch; `rate` is the one before.  Epochs count from 1.
 function Scheduler:init(schedule, given)
+  schedule, given = Callback.lead("schedule", schedule, given)
   self.schedule = options.callable(NAME, "schedule", schedule)
   self.verbose = options.read(NAME, given, { verbose = 0 }).verbose
 end

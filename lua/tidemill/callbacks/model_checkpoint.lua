@@ -27,11 +27,7 @@ local NAME = "ModelCheckpoint"
 --- save_weights_only = false, mode = "auto", save_freq = "epoch" | batches,
 --- initial_value_threshold })
 function ModelCheckpoint:init(filepath, given)
-  if type(filepath) == "table" and given == nil then
-    given = {}
-    for k, v in pairs(filepath) do given[k] = v end
-    filepath, given.filepath = given.filepath, nil
-  end
+  filepath, given = Callback.lead("filepath", filepath, given)
   self.filepath = options.path(NAME, "a path", filepath):gsub("(.)/+$", "%1")
   local o = options.read(NAME, given, { "initial_value_threshold", monitor = "val_loss", verbose = 0,
     save_best_only = false, save_weights_only = false, mode = "auto", save_freq = "epoch" })
