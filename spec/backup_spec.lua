@@ -17,7 +17,7 @@ local batches = 0
 local preempted = os.getenv "PREEMPT" ~= nil
 local backup = C.BackupAndRestore(DIR .. "/backup", { save_freq = not preempted and (FREQ or "epoch"),
   save_before_preemption = preempted })
-local killer = { on_train_batch_end = function()
+local function hit()
   batches = batches + 1
   if batches ~= KILL then return end
   os.execute(preempted and "kill -TERM $PPID" or "kill -9 $PPID")
@@ -25,7 +25,8 @@ local killer = { on_train_batch_end = function()
     tm.sleep(0.005)
     require("tidemill.distribute.wait").heed()
   end
-end }
+end
+local killer = { [os.getenv "IN" or "on_train_batch_end"] = hit }
 local h = model:fit(x, { y = y, epochs = 3, batch_size = 6, validation_split = 0.2, verbose = 0, callbacks = {
   backup, killer,
   C.CSVLogger(DIR .. "/log.csv"), C.LearningRateScheduler(function(_, rate) return rate * 0.9 end),
@@ -43,8 +44,8 @@ f:close()
 
 local reference
 
-local function run(dir, freq, kill, preempt)
-  return P.run({ P.script(script) }, { DIR = dir, FREQ = freq, KILL = kill, PREEMPT = preempt })
+local function run(dir, freq, kill, preempt, hook)
+  return P.run({ P.script(script) }, { DIR = dir, FREQ = freq, KILL = kill, PREEMPT = preempt, IN = hook })
 end
 
 local function ends(p)
@@ -95,6 +96,13 @@ describe("BackupAndRestore", function()
     assert.matches("BackupAndRestore: .*SIGTERM.*saved", p:err())
     assert.equal(reference, ends(run(dir, "0", "0", "yes")))
     assert.equal(reference, ends(run(P.dir(), "0", "0", "yes")))
+  end)
+
+  it("SIGTERM in the middle of a validation saves, and the next run validates again", function()
+    local dir = P.dir()
+    local p = run(dir, "0", "3", "yes", "on_test_batch_end") -- two batches an epoch
+    assert.equal(143, p:wait(30), p:err())
+    assert.equal(reference, ends(run(dir, "0", "0", "yes")))
   end)
 
   it("a backup of another model is refused, naming it and the remedy", function()

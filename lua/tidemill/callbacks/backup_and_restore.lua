@@ -20,6 +20,8 @@ local steps = require "tidemill.fit.steps"
 local tree = require "tidemill.train.tree"
 local tm = require "tidemill.lib.lazy"
 
+local unpack = table.unpack or unpack
+
 ---@class tm.callbacks.BackupAndRestore : tm.callbacks.Callback
 local Backup = Callback:extend("BackupAndRestore")
 
@@ -97,9 +99,10 @@ local function restore(self, path)
   self._checkpoint.metrics, self._checkpoint.state = self.model.metrics, saved
   must(self._checkpoint:restore(path))
   local fitting = fitting_of(self)
-  fitting:resume(saved.fit)
+  fitting:resume(saved.fit, saved.logs)
   fitting.list:set_states(saved.callbacks or {})
   if saved.rate then self.model.optimizer.learning_rate = saved.rate end -- as it was set, not as float32
+  if saved.random then core.ckpt.set_random_state(unpack(saved.random)) end -- what validation drew, it draws again
   if saved.stop then self.model.stop_training = true end
 end
 
@@ -132,6 +135,10 @@ local function save(self)
   local rate = self.model.optimizer and self.model.optimizer.learning_rate
   c.state = { fit = where, callbacks = fitting.list:states(), stop = self.model.stop_training == true,
     rate = type(rate) == "number" and rate or nil }
+  if fitting.trained then -- validation sets metrics back: what training made of them
+    c.state.logs, c.state.random = {}, fitting.trained.random
+    for k, v in pairs(fitting.trained.logs) do c.state.logs[k] = v end
+  end
   local path, err = self._manager:save()
   if path then return path end
   err = errors.wrap(err)

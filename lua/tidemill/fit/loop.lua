@@ -8,6 +8,7 @@
 local History = require "tidemill.callbacks.history"
 local callbacks = require "tidemill.callbacks.list"
 local compile = require "tidemill.fit.compile"
+local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local inputs = require "tidemill.fit.inputs"
 local interrupt = require "tidemill.lib.interrupt"
@@ -208,17 +209,20 @@ function Fitting:state()
   if pass then
     self.runner:wait(pass.started)
     step = self.runner:finished()
+  elseif self.trained then -- it is being validated
+    step = self.trained.steps
   end
   local passes_made = rawget(self.source.dataset, "_epochs") or 0
   return STATE:format(self.epoch, step, passes_made, self.runner:state())
 end
 
---- Go on from a state; called in on_train_begin.
-function Fitting:resume(state)
+--- Go on from a state; called in on_train_begin.  `logs`: those of the epoch's training,
+--- where it was over and only validation was not (fitting.trained.logs).
+function Fitting:resume(state, logs)
   local epoch, step, pass, data
   if type(state) == "string" then epoch, step, pass, data = state:match(PARTS) end
   if not epoch then errors.raise("invalid_argument", "this is no state of a fit") end
-  self.epoch, self.begun = tonumber(epoch), tonumber(step)
+  self.epoch, self.begun, self.logs = tonumber(epoch), tonumber(step), logs
   if self.begun > 0 or self.source.continues then self.data = data else self.before = data end
   rawset(self.source.dataset, "_epochs", math.max(0, tonumber(pass) - (self.data and 1 or 0)))
 end
@@ -239,8 +243,8 @@ local function train(self, o)
   if done == 0 and not self.model.stop_training then
     errors.raise("invalid_argument", "fit: the data have no batches")
   end
-  local logs = passes.read(self.pass)
-  self.pass = nil
+  local logs = self.logs or passes.read(self.pass)
+  self.pass, self.logs, self.trained = nil, nil, { steps = done, logs = logs, random = { core.ckpt.random_state() } }
   return logs
 end
 
@@ -259,7 +263,7 @@ local function epochs(self, o)
     logs = train(self, o)
     if self.held and validates(o.validation_freq, self.epoch) then validate(self, o, logs) end
     local epoch = self.epoch
-    self.epoch = epoch + 1
+    self.epoch, self.trained = epoch + 1, nil
     list:call("on_epoch_end", epoch, logs)
   end
   list:call("on_train_end", logs)

@@ -91,7 +91,7 @@ function M.run(pass)
     if pass.wants then tell(pass, done) end
     progress(pass, done)
     wait.heed()
-    if pass.kind == "train" then pass.list:heed() end
+    pass.list:heed()
     if stopped(pass) then break end
     local n = pass.ended and 0 or room(pass, done)
     if n > 0 then
