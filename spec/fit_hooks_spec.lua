@@ -212,6 +212,40 @@ describe("eager steps", function()
   end)
 end)
 
+describe("metrics in fit", function()
+  it("may have several results, a reset of their own, results that cannot be traced", function()
+    local Both = tm.metrics.Metric:extend "Both"
+    function Both:init()
+      self.n = self:add_weight { name = "n" }
+      self.resets = 0
+    end
+    function Both:update_state() self.n:assign_add(1) end
+    function Both:reset_states()
+      self.resets = self.resets + 1
+      self.n:assign(0)
+    end
+    function Both:result() return { steps = self.n:read(), twice = 2 * self.n:read() } end
+    local Plain = Both:extend "Plain"
+    function Plain:result() return self.n:read():item() + 0.5 end
+    local both, other = Both(), Plain { name = "other" }
+    local m = model { metrics = { both, other } }
+    local h = m:fit(x, { y = y, batch_size = 10, epochs = 3, verbose = 0 })
+    assert.same({ 4, 4, 4 }, h.steps)
+    assert.same({ 8, 8, 8 }, h.twice)
+    assert.same({ 4.5, 4.5, 4.5 }, h.other)
+    assert.equal(3, both.resets)
+    assert.same({ "loss", both.name, "other" }, m.metrics_names)
+  end)
+
+  it("cost one trace, whatever the sizes of batches", function()
+    local m = model { metrics = { "mae" } }
+    m:fit(x, { y = y, batch_size = 15, epochs = 3, validation_data = { x, y }, verbose = 0 })
+    m:fit(x:narrow(1, 1, 7), { y = y:narrow(1, 1, 7), batch_size = 2, verbose = 0 })
+    assert.equal(1, m._steps.train.fn.trace_count)
+    assert.equal(1, m._steps.test.fn.trace_count)
+  end)
+end)
+
 describe("training", function()
   it("is true in fit and false in evaluate and predict", function()
     local seen = {}

@@ -239,6 +239,13 @@ function Model.get:metrics()
   return out
 end
 
+--- Their names, in the order in which they are shown.
+function Model.get:metrics_names()
+  local names = {}
+  for i, m in ipairs(self.metrics) do names[i] = m.name end
+  return names
+end
+
 ---@class tm.Sequential : tm.Model
 local Sequential = Model:extend("Sequential")
 M.Sequential = Sequential

@@ -33,6 +33,11 @@ end
 --- Let the metrics see a batch; gives the logs: metrics by name.
 function methods:compute_metrics(_, y, y_pred, weights)
   batch_loss.metrics(compile.need(self, "compute_metrics"), y, y_pred, weights)
+  return self:get_metrics_result()
+end
+
+--- The metrics of compile, layers and fields by name: what a step returns as its logs.
+function methods:get_metrics_result()
   local out = {}
   for _, m in ipairs(self.metrics) do out[m.name] = m end
   return out
