@@ -18,7 +18,10 @@
  * dealt beyond it before it was known is held, and comes back as the end. (4) A deal of
  * another pass than the present one counts for nothing.
  */
-enum { DEAL_KNOWN = 1024 }; /* functions whose calls of next are remembered */
+enum {
+  DEAL_KNOWN = 1024, /* functions whose calls of next are remembered */
+  DEAL_BACK = 1024   /* ranges that are handed back before they are dealt first */
+};
 
 struct coord_accounts {
   uint64_t pass;
@@ -103,21 +106,33 @@ static int64_t accounts_left(const coord_accounts *a) {
 
 /* --- dealing --- */
 
+/* k consecutive elements that were handed back; false: there are not so many. */
+static bool back_take(coord_accounts *a, int32_t k, tm_deal *out) {
+  int32_t i = 0;
+  while (i < a->nback && a->back[i].n < k) i++;
+  if (i == a->nback) return false;
+  *out = (tm_deal){a->back[i].first, k, a->pass};
+  a->back[i].first += k;
+  a->back[i].n -= k;
+  if (a->back[i].n == 0) back_remove(a, i);
+  return true;
+}
+
+/* k that were never dealt. */
+static bool front_take(coord_accounts *a, int32_t k, tm_deal *out) {
+  if (a->end >= 0 && a->end - a->next < k) return false;
+  *out = (tm_deal){a->next, k, a->pass};
+  a->next += k;
+  return true;
+}
+
 /* k consecutive elements; TM_ERANGE: there are not so many. */
 static tm_status accounts_take(coord_accounts *a, int32_t k, tm_deal *out) {
   TM_TRY(back_room(a, a->nback + a->held + 1));
-  int32_t i = 0;
-  while (i < a->nback && a->back[i].n < k) i++;
-  if (i < a->nback) {
-    *out = (tm_deal){a->back[i].first, k, a->pass};
-    a->back[i].first += k;
-    a->back[i].n -= k;
-    if (a->back[i].n == 0) back_remove(a, i);
-  } else {
-    if (a->end >= 0 && a->end - a->next < k) return TM_ERANGE;
-    *out = (tm_deal){a->next, k, a->pass};
-    a->next += k;
-  }
+  bool first = a->nback >= DEAL_BACK;
+  if (!(first && back_take(a, k, out)) && !front_take(a, k, out) &&
+      !back_take(a, k, out))
+    return TM_ERANGE;
   a->held++;
   a->deals++;
   a->last = k;
@@ -222,6 +237,15 @@ static bool deal_met_end(const coord_item *it, const tm_completion *d) {
   return false;
 }
 
+bool coord_deal_may_go(tm_coordinator *c, const coord_item *it) {
+  for (int32_t i = 0; i < it->narg; i++) {
+    const coord_accounts *a = deal_accounts(c, it, i);
+    if (a && accounts_left(a) >= 0 && accounts_left(a) < it->deal[i].count)
+      return false;
+  }
+  return true;
+}
+
 bool coord_deal_settle(tm_coordinator *c, coord_item *it, const tm_completion *d) {
   if (deal_met_end(it, d)) {
     deal_ended(c, it, d);
@@ -229,7 +253,7 @@ bool coord_deal_settle(tm_coordinator *c, coord_item *it, const tm_completion *d
   }
   /* One that was cancelled before it changed anything was not there; one that failed
    * would fail again. */
-  if (d->status == TM_ECANCELLED && d->count.updates == 0)
+  if (d->status == TM_ECANCELLED && (d->count.updates == 0 || it->round))
     coord_deal_back(c, it);
   else
     coord_deal_spend(c, it);
@@ -320,20 +344,26 @@ tm_status coord_deal_ask(tm_coordinator *c, coord_item *it, tm_err *err) {
 /* The next closure that is not finished, in any place but `apart`; NULL: no more. */
 typedef struct deal_walk {
   const tm_coordinator *c;
-  int32_t list; /* which is walked: those of the coordinator, then two a worker */
+  int32_t list; /* which is walked: four of all, then two a worker */
   coord_item *it;
 } deal_walk;
 
+static const coord_queue *walk_list(const tm_coordinator *c, int32_t i) {
+  const coord_queue *all[] = {&c->queue, &c->rounds.queue, &c->rounds.done,
+                              &c->rounds.ending};
+  int32_t n = (int32_t)TM_COUNT(all);
+  if (i < n) return all[i];
+  if (i - n >= 2 * c->nworker) return NULL;
+  const coord_worker *w = c->worker[(i - n) / 2];
+  return (i - n) % 2 ? &w->own : &w->out;
+}
+
 static coord_item *walk_next(deal_walk *w) {
+  const coord_queue *q;
   if (w->it) w->it = w->it->next;
-  while (!w->it) {
-    const coord_rounds *r = &w->c->rounds;
-    const coord_queue *first[] = {&w->c->queue, &r->queue, &r->done, &r->ending};
-    int32_t n = (int32_t)TM_COUNT(first), i = w->list++;
-    if (i >= n + 2 * w->c->nworker) return NULL;
-    const coord_worker *x = i < n ? NULL : w->c->worker[(i - n) / 2];
-    const coord_queue *q = !x ? first[i] : i % 2 ? &x->out : &x->own;
+  while (!w->it && (q = walk_list(w->c, w->list))) {
     w->it = coord_queue_head(q);
+    w->list++;
   }
   return w->it;
 }
@@ -446,7 +476,8 @@ static int32_t deal_held(const tm_coordinator *c, uint64_t uid, const coord_acco
   deal_walk w = {c, 0, NULL};
   int32_t n = 0;
   for (const coord_item *it; n < max && (it = walk_next(&w));) {
-    if (deal_among(but, it->id)) continue;
+    /* A share of a round is not in before the round ends. */
+    if (!it->round && deal_among(but, it->id)) continue;
     for (int32_t i = 0; it->dealt && i < it->narg && n < max; i++) {
       const tm_deal *d = &it->deal[i];
       if (!d->count || it->arg[i].iterator != uid || d->pass != a->pass) continue;

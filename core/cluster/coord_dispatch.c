@@ -285,6 +285,15 @@ void coord_succeed(tm_coordinator *c, coord_worker *w, coord_item *it,
   coord_item_free(it);
 }
 
+/* It did nothing, and is handed out again. */
+static void coord_finish_again(tm_coordinator *c, coord_item *it) {
+  coord_deal_back(c, it);
+  if (c->failed)
+    coord_cancel_item(c, it);
+  else
+    coord_requeue(c, it);
+}
+
 static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion *d) {
   if (coord_cut_off(d)) coord_lose_worker(w, &d->err);
   coord_item *it = coord_counts(w, d) ? coord_queue_remove(&w->out, d->id) : NULL;
@@ -298,15 +307,15 @@ static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion
   coord_account(c, w, d);
   if (d->ntook) coord_resources_took(c, w, it, d);
   if (d->status == TM_EAGAIN) {
-    if (c->failed)
-      coord_cancel_item(c, it);
-    else
-      coord_requeue(c, it);
+    coord_finish_again(c, it);
     return;
   }
   if (d->status == TM_OK && it->round && coord_rounds_keep(c, w, it, d)) return;
   if (it->deal && coord_deal_settle(c, it, d)) {
-    coord_end_item(c, it);
+    if (coord_deal_may_go(c, it))
+      coord_finish_again(c, it);
+    else
+      coord_end_item(c, it);
     return;
   }
   if (d->status == TM_OK) {

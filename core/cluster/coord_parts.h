@@ -227,6 +227,8 @@ void coord_deal_back(tm_coordinator *c, coord_item *it);
 void coord_deal_spend(tm_coordinator *c, coord_item *it);
 /* It is finished.  True: it found that the data end, which is no error. */
 bool coord_deal_settle(tm_coordinator *c, coord_item *it, const tm_completion *d);
+/* Then: others handed back what it may take instead. */
+bool coord_deal_may_go(tm_coordinator *c, const coord_item *it);
 
 /* --- coord_workers.c --- */
 

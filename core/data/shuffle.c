@@ -117,6 +117,8 @@ static void shuffle_drop(struct shuffle_cursor *k) {
   while (k->n > 0) tm_row_release(&k->row[--k->n]);
 }
 
+enum { SHUFFLE_FEW = 8 };
+
 /* Draws without rows: slot[i] is the element of the input (from 0, counted from now)
  * that would be in the buffer, -1 - j for row j that is in it. */
 struct shuffle_slot {
@@ -205,7 +207,10 @@ static tm_status shuffle_jump(struct shuffle_cursor *k, int64_t n, int64_t left,
 static tm_status shuffle_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
   struct shuffle_cursor *k = (struct shuffle_cursor *)c;
   int64_t card = c->ds->in[0]->card;
-  if (card == TM_DATA_UNKNOWN) return tm_cursor_walk(c, n, done, err);
+  int64_t buffer = ((const struct shuffle *)c->ds)->buffer;
+  /* A jump costs as much as the buffer is large; a few elements enter it either way. */
+  if (card == TM_DATA_UNKNOWN || n < buffer / SHUFFLE_FEW)
+    return tm_cursor_walk(c, n, done, err);
   if (!k->started) shuffle_start(k);
   int64_t left = card == TM_DATA_INFINITE ? INT64_MAX : card - k->taken;
   if (k->end) left = 0;

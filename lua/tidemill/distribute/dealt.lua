@@ -16,7 +16,7 @@ local STATE = "tidemill deals 1 seed=%s pass=%d next=%d undone=%s of %s"
 local PARTS = "^tidemill deals 1 seed=(%x+) pass=(%d+) next=(%d+) undone=([%d+,]*) of (.*)$"
 
 --- Functions that run_epoch has started and that are not finished.
-local AHEAD, AHEAD_UNKNOWN = 1024, 64
+local FEW, MANY = 64, 1024
 
 --- The uid of an iterator that is dealt out.
 function M.uid(iterator, where)
@@ -123,13 +123,14 @@ end
 --- Start functions, not many more than there are data for, and wait for all.
 local function round(coordinator, list, fn, args)
   local handle, n, started = coordinator:_open(), left(list), 0
-  local ahead = n and AHEAD or math.max(AHEAD_UNKNOWN, 8 * coordinator.strategy.num_workers)
-  local half = math.floor(ahead / 2)
+  local ahead = n and MANY or FEW
   while n and started < n or not n and not left(list) do
-    local some = n and math.min(n - started, half) or half
+    local some = ahead / 2
+    if n then some = math.min(n - started, some) end
     for _ = 1, some do coordinator:_schedule_only(fn, args) end
     started = started + some
-    wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice, half) end)
+    wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice, ahead / 2) end)
+    ahead = math.min(MANY, 2 * ahead)
   end
   coordinator:join()
 end
