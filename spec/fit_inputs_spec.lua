@@ -297,6 +297,15 @@ describe("what is wrong with data", function()
     fails("invalid_argument", "batch_size", m.fit, m, x, { y = y, batch_size = 0 })
   end)
 
+  it("is told with the number of the step, where a step finds it", function()
+    local m = tm.Sequential { tm.layers.Dense { units = 3, activation = "softmax" } }
+    m:compile { optimizer = "sgd", loss = "sparse_categorical_crossentropy" }
+    local ids = tm.concat({ tm.zeros({ 40 }, "int64"), tm.fill({ 10 }, 7, "int64") }, 1)
+    local e = fails("invalid_argument", "label 7", m.fit, m, x, { y = ids, batch_size = 10, shuffle = false, epochs = 2,
+      verbose = 0 })
+    assert.equal(5, e.step)
+  end)
+
   it("is not NaN, which passes", function()
     local nan = 0 / 0
     local h = plain():fit(tm.fill({ 4, 3 }, nan), { y = tm.zeros { 4, 1 }, verbose = 0 })

@@ -18,7 +18,7 @@ Runner.__index = Runner
 ---@param steps tm.fit.Steps
 ---@param source table
 function M.new(steps, source, eager)
-  return setmetatable({ steps = steps, source = source, eager = eager, slice = 1, done = 0, passes = 0, found = {} },
+  return setmetatable({ steps = steps, source = source, eager = eager, slice = 1, done = 0, total = 0, found = {} },
     Runner)
 end
 
@@ -26,7 +26,6 @@ end
 function Runner:start_pass()
   if not self.iterator or not self.source.continues then self.iterator = self.source.dataset:iterator() end
   self.done = 0
-  self.passes = self.passes + 1
 end
 
 --- One step; false: the data ended.
@@ -39,6 +38,8 @@ local function step(self)
   local ok, result = pcall(self.steps.fn, self.iterator)
   if ok then return true, result end
   if errors.is_error(result, "out_of_range") and result.op == "iterator_next" then return false end
+  local ran = self.steps.fn.trace_count > 0
+  if ran and errors.is_error(result) then result.step = result.step or self.total + 1 end
   error(result, 0)
 end
 
@@ -49,7 +50,7 @@ function Runner:run(n)
   for i = 1, n do
     local more, result = step(self)
     if not more then return i - 1 end
-    self.done = self.done + 1
+    self.done, self.total = self.done + 1, self.total + 1
     if predicts then self.found[#self.found + 1] = result else self.newest = result end
   end
   local took = tm.time() - began
