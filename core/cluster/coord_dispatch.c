@@ -280,7 +280,10 @@ void coord_succeed(tm_coordinator *c, coord_worker *w, coord_item *it,
                    tm_tensor *const *out, int32_t nout) {
   w->stats.steps++;
   c->stats.steps++;
-  if (it->value) tm_remote_value_set(it->value, out, nout);
+  if (it->value) {
+    tm_remote_value_set_ran(it->value, w->index, w->last_ns);
+    tm_remote_value_set(it->value, out, nout);
+  }
   coord_args_done(c, it->id);
   coord_item_free(it);
 }

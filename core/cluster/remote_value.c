@@ -43,7 +43,9 @@ struct tm_remote_value {
   atomic_int refs;
   tm_remote_hub *hub;
   uint64_t step;
-  bool done; /* guarded by hub->mu, as all below; never changed once true */
+  int32_t worker;  /* that ran it, -1: none yet; only read once `done` is seen */
+  int64_t done_ns; /* when */
+  bool done;       /* guarded by hub->mu, as all below; never changed once true */
   int32_t n;
   tm_tensor **out;
   tm_err *err; /* NULL: success */
@@ -73,6 +75,7 @@ tm_status tm_remote_value_new(tm_remote_hub *h, tm_remote_value **out) {
   atomic_init(&v->refs, 1);
   atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
   v->hub = h;
+  v->worker = -1;
   return TM_OK;
 }
 
@@ -92,6 +95,19 @@ void tm_remote_value_unref(tm_remote_value *v) {
 
 void tm_remote_value_set_step(tm_remote_value *v, uint64_t step) { v->step = step; }
 uint64_t tm_remote_value_step(tm_remote_value *v) { return v->step; }
+
+void tm_remote_value_set_ran(tm_remote_value *v, int32_t worker, int64_t done_ns) {
+  v->worker = worker;
+  v->done_ns = done_ns;
+}
+
+int32_t tm_remote_value_ran(tm_remote_value *v, int64_t *done_ns) {
+  pthread_mutex_lock(&v->hub->mu);
+  int32_t worker = v->done ? v->worker : -1;
+  *done_ns = v->done_ns;
+  pthread_mutex_unlock(&v->hub->mu);
+  return worker;
+}
 
 const tm_remote_hub *tm_remote_value_hub(const tm_remote_value *v) { return v->hub; }
 

@@ -26,6 +26,10 @@ tm_remote_value *tm_remote_value_ref(tm_remote_value *v);
 void tm_remote_value_unref(tm_remote_value *v);
 void tm_remote_value_set_step(tm_remote_value *v, uint64_t step);
 uint64_t tm_remote_value_step(tm_remote_value *v); /* number of the closure */
+/* Which worker ran it (from 0) and when it was known to be done, tm_now_ns(); -1 before
+ * that.  Set before the value. */
+void tm_remote_value_set_ran(tm_remote_value *v, int32_t worker, int64_t done_ns);
+int32_t tm_remote_value_ran(tm_remote_value *v, int64_t *done_ns);
 const tm_remote_hub *tm_remote_value_hub(const tm_remote_value *v);
 /* Somebody besides the coordinator holds it. */
 bool tm_remote_value_wanted(tm_remote_value *v);

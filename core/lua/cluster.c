@@ -598,6 +598,16 @@ static int remote_step(lua_State *L) {
   return 1;
 }
 
+/* value:ran() -> the worker that ran it, and when it was done in seconds; nil before */
+static int remote_ran(lua_State *L) {
+  int64_t ns;
+  int32_t worker = tm_remote_value_ran(check_remote(L, 1), &ns);
+  if (worker < 0) return 0;
+  lua_pushinteger(L, worker);
+  lua_pushnumber(L, (double)ns * 1e-9);
+  return 2;
+}
+
 /* value:wait(seconds) -> list of Tensors, "end_of_data" when none was left for it, nil
  * when the time was up, or raises */
 static int remote_wait(lua_State *L) {
@@ -649,11 +659,9 @@ void tm_lua_open_cluster(lua_State *L, int core) {
                                          {"stats", coordinator_stats},
                                          {"close", coordinator_close},
                                          {NULL, NULL}};
-  static const luaL_Reg remote[] = {{"done", remote_done},
-                                    {"forget", remote_forget},
-                                    {"step", remote_step},
-                                    {"wait", remote_wait},
-                                    {NULL, NULL}};
+  static const luaL_Reg remote[] = {{"done", remote_done}, {"forget", remote_forget},
+                                    {"step", remote_step}, {"ran", remote_ran},
+                                    {"wait", remote_wait}, {NULL, NULL}};
   tm_lua_new_class(L, COORDINATOR_MT, coordinator, coordinator_close);
   static const luaL_Reg none[] = {{NULL, NULL}};
   tm_lua_new_class(L, REMOTE_MT, remote, remote_gc);

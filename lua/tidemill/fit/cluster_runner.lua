@@ -12,6 +12,7 @@
 local errors = require "tidemill.errors"
 local local_runner = require "tidemill.fit.local_runner"
 local wait = require "tidemill.distribute.wait"
+local timeline = require "tidemill.fit.timeline"
 local tm = require "tidemill.lib.lazy"
 
 local M = {}
@@ -116,6 +117,8 @@ end
 --- Keep what a finished closure gave.
 local function take(self, value, list)
   self.done = self.done + 1
+  local t = timeline.current()
+  if t then t:closure(value._handle) end
   if self.steps.kind == "predict" then
     local number, outputs = value._out.rebuild(list)
     self.found[number:item() + 1] = outputs
@@ -148,6 +151,8 @@ local function start(self, n)
   for i = 1, n do
     if self.ended then return i - 1 end
     out[#out + 1] = self.coordinator:schedule(self.fn, self.args)
+    local t = timeline.current()
+    if t then t:scheduled(out[#out]._handle) end
   end
   return n
 end

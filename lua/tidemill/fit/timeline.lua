@@ -1,8 +1,8 @@
 --- A timeline of steps, as Chrome's trace viewer (chrome://tracing, Perfetto) and
 --- TensorBoard's profile plugin read it.
 ---
---- Ops are told by the executor of this process (core.spans_begin); on a cluster there are
---- the steps as workers finished them, see tidemill.fit.cluster_runner.
+--- Ops are told by the executor of this process (core.spans_begin); on a cluster the
+--- closures as workers finished them.
 
 local core = require "tidemill.core"
 local tm = require "tidemill.lib.lazy"
@@ -23,7 +23,9 @@ function M.current() return current end
 --- Record from now on; one at a time, a second start ends the first.
 function M.start()
   core.spans_begin(MOST)
-  current = setmetatable({ began = tm.time(), last = tm.time(), steps = {}, closures = {} }, Timeline)
+  local now = tm.time()
+  current = setmetatable({ began = now, last = now, steps = {}, closures = {}, free = {},
+    sent = setmetatable({}, { __mode = "k" }) }, Timeline)
   return current
 end
 
@@ -34,9 +36,17 @@ function Timeline:step(batch)
   self.last = now
 end
 
---- A closure of a worker: when it was handed out and when it was done, as the chief saw it.
-function Timeline:closure(name, worker, from, to)
-  if #self.closures < MOST then self.closures[#self.closures + 1] = { name, from, to, worker } end
+--- A closure is scheduled.
+function Timeline:scheduled(handle) self.sent[handle] = tm.time() end
+
+--- A closure is done.  A worker runs one after another: this one began when the one before
+--- was done, or when it was scheduled.
+function Timeline:closure(handle)
+  local worker, to = handle:ran()
+  if not worker or #self.closures >= MOST then return end
+  local from = math.max(self.free[worker] or self.began, self.sent[handle] or self.began)
+  self.free[worker] = math.max(to, self.free[worker] or to)
+  self.closures[#self.closures + 1] = { ("closure %.0f"):format(handle:step()), math.min(from, to), to, worker }
 end
 
 --- Record no more; gives the spans.
