@@ -7,6 +7,7 @@ local keras = dofile "spec/fixtures/keras_fit.lua"
 local L, S, A = tm.layers, tm.optimizers.SGD, tm.optimizers.Adam
 local x, y, ids, w = tm.tensor(keras.x), tm.tensor(keras.y), tm.tensor(keras.ids, "int64"), tm.tensor(keras.w)
 local height, onehot = tm.tensor(keras.height), tm.tensor(keras.onehot)
+local xs, flags, steps = tm.tensor(keras.xs), tm.tensor(keras.flags), tm.tensor(keras.steps, "int64")
 local x_val, y_val, w_val = tm.tensor(keras.x_val), tm.tensor(keras.y_val), tm.tensor(keras.w_val)
 local BCE, SCE = "binary_crossentropy", "sparse_categorical_crossentropy"
 
@@ -28,6 +29,12 @@ local function keyed()
   local h = L.Dense { units = 5, activation = "tanh" }(i)
   local a = L.Dense { units = 3, activation = "softmax", name = "kind" }(h)
   return tm.Model { inputs = i, outputs = { a = a, b = L.Dense { units = 1, name = "height" }(h) } }
+end
+
+local function steps_model(units, activation)
+  return function()
+    return tm.Sequential { L.Dense { units = units, activation = activation, input_shape = { 5, 4 } } }
+  end
 end
 
 local Own = tm.Model:extend "Own"
@@ -111,6 +118,20 @@ local cases = {
   keyed = { "with outputs in a table", keyed, x, fit { y = { a = ids, b = height }, epochs = 2 },
     { optimizer = S { learning_rate = 0.05 },
       loss = { a = SCE, b = "mse" }, metrics = { a = "accuracy", b = "mse" } } },
+  sequences = { "with a class a step of a sequence", steps_model(3, "softmax"), xs,
+    fit { y = steps, epochs = 2, sample_weight = w },
+    { optimizer = S { learning_rate = 0.1 }, loss = SCE, metrics = { "accuracy" },
+      weighted_metrics = { "accuracy" } } },
+  flags = { "with a probability a step of a sequence", steps_model(1, "sigmoid"), xs,
+    fit { y = flags, epochs = 2, sample_weight = w },
+    { optimizer = S { learning_rate = 0.1 }, loss = BCE, metrics = { "accuracy", "mae" },
+      weighted_metrics = { "acc" } } },
+  column = { "with class ids in a column", function() return classifier(3, "softmax") end, x,
+    fit { y = tm.expand_dims(ids, -1), epochs = 2, class_weight = { [0] = 1, [1] = 2.5, [2] = 0.5 } },
+    { optimizer = S { learning_rate = 0.1 }, loss = SCE, metrics = { "accuracy" }, weighted_metrics = { "ce" } } },
+  weight_column = { "with weights in a column", classifier, x,
+    fit { y = tm.expand_dims(y, -1), epochs = 2, sample_weight = tm.expand_dims(w, -1) },
+    { optimizer = S { learning_rate = 0.1 }, loss = "mae", weighted_metrics = { "mse", "accuracy" } } },
   normed = { "with moving averages", Normed, x, fit { y = y, epochs = 3, batch_size = 7 },
     { optimizer = A { learning_rate = 0.01 }, loss = BCE, metrics = { "accuracy" } } },
   own = { "with a train_step of its own", Own, x, fit { y = height, epochs = 3 },
@@ -126,8 +147,8 @@ local function ours(m, list)
   return out
 end
 
-local function set_weights(m, list)
-  m(x)
+local function set_weights(m, list, input)
+  m(input)
   local values = {}
   for i, v in ipairs(ours(m, list)) do values[i] = tm.tensor(v) end
   m:set_weights(values)
@@ -154,7 +175,7 @@ describe("fit agrees with Keras", function()
       it(c[1] .. how, function()
         local wanted, eager = keras.cases[key], how == ", eagerly"
         local m = how:find "cluster" and strategy:scope(c[2]) or c[2]()
-        set_weights(m, wanted.weights)
+        set_weights(m, wanted.weights, c[3])
         local o = {}
         for k, v in pairs(c[5]) do o[k] = v end
         o.run_eagerly = eager

@@ -175,7 +175,7 @@ local function run(name, y_true, y_pred, o, aligned)
   if aligned then
     local before = y_pred
     y_true, y_pred = align.pair(y_true, y_pred)
-    local logits = y_pred ~= before and activations.logits(before, "sigmoid")
+    local logits = not rawequal(y_pred, before) and activations.logits(before, "sigmoid")
     if logits then activations.link(y_pred, "sigmoid", tm.squeeze(logits, -1)) end
   end
   return functions[name](y_true, y_pred, o)
