@@ -7,7 +7,7 @@ local P = clusters.P
 local script = [[
 local tm = require "tidemill"
 local DIR = os.getenv "DIR"
-local FREQ, KILL, STEPS = FREQUENCY, KILLED, STEPS_PER_EPOCH
+local KILL, STEPS = KILLED, STEPS_PER_EPOCH
 local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.resolver { workers = 2, ps = 2 })
 local C, model = tm.callbacks, nil
 strategy:scope(function()
@@ -26,7 +26,7 @@ local ds = tm.data.from_tensor_slices { { id = tm.range(240), x = x }, y }
 ds = STEPS and ds:batch(4):rep() or ds:shuffle(240):batch(4)
 local n = 0
 local h = model:fit(ds, { epochs = 3, verbose = 0, steps_per_epoch = STEPS, callbacks = {
-  C.BackupAndRestore(DIR .. "/backup", { save_freq = FREQ }), C.CSVLogger(DIR .. "/log.csv"),
+  C.BackupAndRestore(DIR .. "/backup", { save_freq = FREQUENCY }), C.CSVLogger(DIR .. "/log.csv"),
   { on_train_batch_end = function()
     n = n + 1
     if n ~= KILL or io.open(DIR .. "/killed") then return end
@@ -71,6 +71,29 @@ describe("BackupAndRestore on a cluster", function()
     assert.equal(137, k.boss:wait(30), k.boss:err())
     k:chief(one)
     assert.equal("240 examples were seen 1 times\n3 epochs, 60 steps, in two runs\nepoch\n1\n2\n3\n", k:ends(30))
-    k:each(function(task) task:kill() end)
+  end)
+
+  it("SIGTERM to the chief saves within its grace and ends it; the next one visits what is left", function()
+    local k = clusters.start(2, 2)
+    local preempted = text("false", "nil", "nil"):gsub("save_freq = false",
+      "save_freq = false, save_before_preemption = true"):gsub("n = n %+ 1", [[%0
+    if n == 20 and not io.open(DIR .. "/told") then
+      io.open(DIR .. "/told", "w")
+      print "go"
+      io.stdout:flush()
+      local backup = model.fitting.list:find(C.BackupAndRestore)
+      while not backup._urgent do -- until it knows
+        tm.sleep(0.005)
+        require("tidemill.distribute.wait").heed()
+      end
+    end
+]])
+    k:chief(preempted)
+    k:says "go"
+    P.signal("TERM", k.boss.pid)
+    assert.equal(143, k.boss:wait(30))
+    assert.matches("BackupAndRestore: .*SIGTERM: saved", k.boss:err())
+    k:chief(preempted)
+    assert.equal(epochs, k:ends(60))
   end)
 end)

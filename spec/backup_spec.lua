@@ -26,9 +26,11 @@ local function hit()
     require("tidemill.distribute.wait").heed()
   end
 end
+local counter = { n = 0, on_batch_end = function(cb) cb.n = cb.n + 1 end,
+  get_state = function(cb) return { n = cb.n } end, set_state = function(cb, s) cb.n = s.n end }
 local killer = { [os.getenv "IN" or "on_train_batch_end"] = hit }
 local h = model:fit(x, { y = y, epochs = 3, batch_size = 6, validation_split = 0.2, verbose = 0, callbacks = {
-  backup, killer,
+  backup, killer, counter,
   C.CSVLogger(DIR .. "/log.csv"), C.LearningRateScheduler(function(_, rate) return rate * 0.9 end),
   C.EarlyStopping { monitor = "val_loss", patience = 3, restore_best_weights = true },
   C.ReduceLROnPlateau { monitor = "loss", patience = 1, min_delta = 5, factor = 0.5 } } })
@@ -36,7 +38,7 @@ for i, epoch in ipairs(h.epoch) do
   print(("%d %.17g %.17g %.17g %.17g"):format(epoch, h.loss[i], h.mae[i], h.val_loss[i], h.lr[i]))
 end
 for _, w in ipairs(model.weights) do print(("%.17g"):format(tm.reduce_sum(w:read()):item())) end
-print(model.optimizer.iterations:read():item())
+print(model.optimizer.iterations:read():item(), counter.n)
 local f = io.open(DIR .. "/log.csv")
 print(f:read "*a")
 f:close()
@@ -117,6 +119,17 @@ end)
 
 describe("the options of BackupAndRestore", function()
   local tm = require "tidemill"
+
+  it("a directory that cannot be written ends the fit with a clear error", function()
+    local f = os.tmpname()
+    local model = tm.Sequential { tm.layers.Dense { units = 1, input_shape = { 1 } } }
+    model:compile { loss = "mse" }
+    local ok, err = pcall(model.fit, model, tm.zeros { 2, 1 }, { y = tm.zeros { 2, 1 }, verbose = 0,
+      callbacks = { tm.callbacks.BackupAndRestore(f) } })
+    os.remove(f)
+    assert.is_false(ok)
+    assert.matches("BackupAndRestore: no backup in \"" .. f, tostring(err))
+  end)
 
   it("one that would never save is refused", function()
     local ok, err = pcall(tm.callbacks.BackupAndRestore, "x", { save_freq = false })
