@@ -198,7 +198,8 @@ bool coord_rounds_keep(tm_coordinator *c, coord_worker *w, coord_item *it,
  * again. */
 void coord_rounds_void(tm_coordinator *c, bool again);
 void coord_rounds_look(tm_coordinator *c);  /* has it enough? */
-void coord_rounds_await(tm_coordinator *c); /* somebody waits for all */
+/* Somebody waits for closures up to this one. */
+void coord_rounds_await(tm_coordinator *c, uint64_t upto);
 
 /* --- coord_args.c --- */
 

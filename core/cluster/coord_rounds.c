@@ -174,22 +174,22 @@ static bool sync_ready(const tm_coordinator *c) {
   int32_t busy;
   if (!r->done.n || r->ends || c->suspended || c->gate || c->closing) return false;
   if (sync_missing(c, &busy) <= c->opt.backup_workers) return true;
-  return busy == 0 && r->done.tail->id <= r->asked;
+  return busy == 0 && r->done.head->id <= r->asked;
 }
 
 void coord_rounds_look(tm_coordinator *c) {
   if (rounds_sync(c) && sync_ready(c)) pthread_cond_signal(&c->rounds.ready);
 }
 
-void coord_rounds_await(tm_coordinator *c) {
-  c->rounds.asked = c->next_id - 1;
+void coord_rounds_await(tm_coordinator *c, uint64_t upto) {
+  if (upto > c->rounds.asked) c->rounds.asked = upto;
   coord_rounds_look(c);
 }
 
-void tm_coordinator_await(tm_coordinator *c) {
-  if (!rounds_sync(c)) return;
+void tm_coordinator_await(tm_coordinator *c, tm_remote_value *v) {
+  if (!rounds_sync(c) || !tm_remote_value_rounds(v)) return;
   pthread_mutex_lock(&c->mu);
-  coord_rounds_await(c);
+  coord_rounds_await(c, tm_remote_value_step(v));
   pthread_mutex_unlock(&c->mu);
 }
 

@@ -221,6 +221,7 @@ tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t only, tm_graph *
     it->only = only;
     it->trains = trains;
     tm_remote_value_set_step(it->value, it->id);
+    if (it->trains || it->nwant) tm_remote_value_set_rounds(it->value);
     if (value) {
       *value = tm_remote_value_ref(it->value);
     } else {
@@ -255,7 +256,7 @@ static tm_status coord_wait(tm_coordinator *c, int64_t most, int64_t timeout_ns,
   pthread_mutex_lock(&c->mu);
   while (!c->failed &&
          (most < 0 ? coord_full(c) : c->running + coord_waiting(c) > most)) {
-    if (most >= 0) coord_rounds_await(c);
+    if (most >= 0) coord_rounds_await(c, c->next_id - 1);
     s = tm_cond_wait_until(&c->changed, &c->mu, deadline, cancel);
     if (s == TM_OK) continue;
     s = tm_fail(err, s,
@@ -289,7 +290,7 @@ tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err) {
   tm_status s = TM_OK;
   pthread_mutex_lock(&c->mu);
   *done = coord_idle(c);
-  if (!*done) coord_rounds_await(c);
+  if (!*done) coord_rounds_await(c, c->next_id - 1);
   if (*done) s = coord_raise(c, 0, NULL, err);
   pthread_mutex_unlock(&c->mu);
   return s;

@@ -98,9 +98,9 @@ TM_CHECKED tm_status tm_coordinator_wait_few(tm_coordinator *c, int64_t most,
                                              tm_err *err);
 TM_CHECKED tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns,
                                          tm_cancel *cancel, tm_err *err);
-/* Somebody waits for what was scheduled so far: a round that gets no more shares ends
- * with what it has (sync; join and done say so too). */
-void tm_coordinator_await(tm_coordinator *c);
+/* Somebody waits for this value: a round that gets no more shares ends with what it has
+ * if that brings it (sync; join and done say so of all). */
+void tm_coordinator_await(tm_coordinator *c, tm_remote_value *v);
 /* TM_EINVAL: such a function cannot run in this mode. */
 TM_CHECKED tm_status tm_coordinator_check(tm_coordinator *c, const tm_graph *g,
                                           tm_err *err);

@@ -46,6 +46,8 @@ struct tm_remote_value {
   int32_t worker;  /* that ran it, -1: none yet; only read once `done` is seen */
   int64_t done_ns; /* when */
   bool done;       /* guarded by hub->mu, as all below; never changed once true */
+  bool rounds; /* as step: set once, before others have it */
+  bool done;   /* guarded by hub->mu, as all below; never changed once true */
   int32_t n;
   tm_tensor **out;
   tm_err *err; /* NULL: success */
@@ -108,6 +110,8 @@ int32_t tm_remote_value_ran(tm_remote_value *v, int64_t *done_ns) {
   pthread_mutex_unlock(&v->hub->mu);
   return worker;
 }
+void tm_remote_value_set_rounds(tm_remote_value *v) { v->rounds = true; }
+bool tm_remote_value_rounds(const tm_remote_value *v) { return v->rounds; }
 
 const tm_remote_hub *tm_remote_value_hub(const tm_remote_value *v) { return v->hub; }
 

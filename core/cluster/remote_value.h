@@ -30,6 +30,9 @@ uint64_t tm_remote_value_step(tm_remote_value *v); /* number of the closure */
  * that.  Set before the value. */
 void tm_remote_value_set_ran(tm_remote_value *v, int32_t worker, int64_t done_ns);
 int32_t tm_remote_value_ran(tm_remote_value *v, int64_t *done_ns);
+/* It may come only when a round ends (coord_rounds.c). */
+void tm_remote_value_set_rounds(tm_remote_value *v);
+bool tm_remote_value_rounds(const tm_remote_value *v);
 const tm_remote_hub *tm_remote_value_hub(const tm_remote_value *v);
 /* Somebody besides the coordinator holds it. */
 bool tm_remote_value_wanted(tm_remote_value *v);

@@ -67,19 +67,15 @@ static tm_status training_add(training_list *l, uint64_t uid, int32_t shard,
 
 /* A shard that waits is used once more. */
 static tm_status training_twice(const training_list *l, const tm_node *n, tm_err *err) {
-  if (training_applies(n))
-    return tm_fail(err, TM_EINVAL,
-                   "%s applies gradients to a variable twice; with mode = \"sync\" the "
-                   "gradients of a function wait until its round ends: apply them once "
-                   "(steps_per_execution = 1), or use mode = \"ssp\" or \"async\"",
-                   l->name);
   return tm_fail(
       err, TM_EINVAL,
-      "%s uses a variable after it applied gradients to it (%s); with mode = "
-      "\"sync\" they wait until the round of the function ends: read before "
-      "apply_gradients, call that once, leave out constraints, or use mode = "
-      "\"ssp\" or \"async\"",
-      l->name, n->op->name);
+      "%s %s; with mode = \"sync\" these wait "
+      "until the round ends: apply them once (steps_per_execution = 1), read "
+      "variables before, leave out constraints, or use mode = \"ssp\" or "
+      "\"async\"",
+      l->name,
+      training_applies(n) ? "applies gradients to a variable twice"
+                          : "uses a variable after it applied gradients to it");
 }
 
 static tm_status training_walk(training_list *l, const tm_graph *g, bool loop,

@@ -96,16 +96,17 @@ static int coordinator_check(lua_State *L) {
   return 0;
 }
 
-/* coordinator:await(): somebody waits for what was scheduled. */
-static int coordinator_await(lua_State *L) {
-  tm_coordinator_await(check_coordinator(L, 1));
-  return 0;
-}
 
 static tm_remote_value *check_remote(lua_State *L, int i) {
   tm_remote_value *v = ((remote_box *)luaL_checkudata(L, i, REMOTE_MT))->v;
   if (!v) tm_lua_fail(L, TM_EPRECOND, "this result was given up");
   return v;
+}
+
+/* coordinator:await(value): somebody waits for it. */
+static int coordinator_await(lua_State *L) {
+  tm_coordinator_await(check_coordinator(L, 1), check_remote(L, 2));
+  return 0;
 }
 
 /* {value, which of its results from 1, name} */

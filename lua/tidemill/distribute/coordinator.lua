@@ -23,7 +23,7 @@ RemoteValue.__index = RemoteValue
 --- it, so the round ends with what it has if nobody brings more.
 local function is_done(self)
   local done = self._handle:done()
-  if not done and self._rounds then self._rounds:await() end
+  if not done and self._rounds then self._rounds:await(self._handle) end
   return done
 end
 
