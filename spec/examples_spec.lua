@@ -1,13 +1,17 @@
 -- Examples that people copy: each is run as it is, on the data that are shipped.
 
+local process = require "spec.tools.process"
+local tm = require "tidemill"
+
+--- Lines that an example prints; the words after its name are its arguments.
 local function run(name, ...)
-  local lines = {}
-  local path = "examples/" .. name .. ".lua"
-  local env = setmetatable({ arg = { [0] = path, ... }, print = function(s) lines[#lines + 1] = tostring(s) end },
-    { __index = _G })
-  assert(loadfile(path, "t", env))()
+  local p, lines = process.run { "examples/" .. name .. ".lua", ... }, {}
+  assert.equal(0, p:wait(60), p:err())
+  for line in p:out():gmatch "[^\n]+" do lines[#lines + 1] = line end
   return lines
 end
+
+after_each(process.cleanup)
 
 describe("examples/movietweetings.lua", function()
   it("foretells ratings better than biases alone do", function()
@@ -15,5 +19,55 @@ describe("examples/movietweetings.lua", function()
     local rmse, plain = lines[#lines]:match "^test RMSE (%d%.%d+) against (%d%.%d+)"
     assert.equal("1.5394", plain)
     assert.is_true(tonumber(rmse) < tonumber(plain) - 0.005, lines[#lines])
+  end)
+end)
+
+describe("examples/custom_loop.lua", function()
+  it("tells penguins apart", function()
+    local lines = run("custom_loop")
+    local accuracy = lines[#lines]:match "^accuracy (%d%.%d+) on 69 penguins"
+    assert.is_true(tonumber(accuracy) >= 0.97, lines[#lines])
+  end)
+
+  it("goes on from its checkpoints", function()
+    local dir = process.dir()
+    run("custom_loop", dir)
+    local lines = run("custom_loop", dir)
+    assert.equal("going on after epoch 40", lines[1])
+    assert.equal(2, #lines)
+  end)
+end)
+
+describe("examples/evaluation.lua", function()
+  it("counts the same rows right in four ways", function()
+    local lines = run("evaluation")
+    assert.equal(4, #lines)
+    local right = {}
+    for i, line in ipairs(lines) do
+      assert.equal(tostring(i), line:sub(1, 1))
+      right[i] = tonumber(line:match "(%d+) of 16281 rows are right$")
+      assert.equal(right[1], right[i])
+    end
+    assert.is_true(right[1] / 16281 > 0.85)
+  end)
+end)
+
+describe("examples/adult_fit.lua", function()
+  it("reaches 0.85 on the test rows, by processes too", function()
+    for _, how in ipairs { {}, { "launch", "--workers", "2", "--ps", "2" } } do
+      how[#how + 1] = "examples/adult_fit.lua"
+      local p = process.run(how)
+      assert.equal(0, p:wait(60), p:err())
+      local accuracy = p:out():match "test accuracy (%d%.%d+), AUC 0%.9%d+ after %d epochs"
+      assert.is_true(tonumber(accuracy) > 0.85)
+    end
+  end)
+
+  it("writes logs, the best model and a backup", function()
+    local dir = process.dir()
+    local lines = run("adult_fit", dir)
+    assert.is_truthy(lines[#lines]:find "^test accuracy 0%.8[56]")
+    local best = tm.models.load(dir .. "/best")
+    assert.equal(1, best.outputs.shape[2])
   end)
 end)
