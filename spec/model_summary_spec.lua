@@ -67,7 +67,9 @@ describe("a model's summary", function()
 
   it("says what is not built yet, and knows shapes once the model was called", function()
     local Mine = tm.Model:extend("Mine")
-    function Mine:init() self.a, self.b = L.Dense { units = 3, name = "first" }, L.Dense { units = 1, name = "second" } end
+    function Mine:init()
+      self.a, self.b = L.Dense { units = 3, name = "first" }, L.Dense { units = 1, name = "second" }
+    end
     function Mine:call(x) return self.b(self.a(x)) end
     local m = Mine()
     local lines, all = lines_of(m)

@@ -11,6 +11,7 @@
 
 local errors = require "tidemill.errors"
 local local_runner = require "tidemill.fit.local_runner"
+local restoring = require "tidemill.distribute.restoring"
 local wait = require "tidemill.distribute.wait"
 local timeline = require "tidemill.fit.timeline"
 local tm = require "tidemill.lib.lazy"
@@ -19,6 +20,7 @@ local M = {}
 
 local AHEAD = 4 -- steps a worker that are started ahead where a hook looks at batches
 local FAR, FAR_UNKNOWN = 1024, 64 -- where none does; the same while nobody knows how many there are
+local SLICE = 0.1 -- seconds
 
 ---@class tm.fit.ClusterRunner
 local Runner = {}
@@ -95,6 +97,7 @@ function Runner:start_pass()
   end
   self.args = { self.iterator }
   self.done, self.ended, self.newest = 0, false, nil
+  self.rollbacks = restoring.rollbacks(self.coordinator.strategy)
 end
 
 -- --- what is out ---
@@ -181,17 +184,27 @@ function Runner:wait(n, timeout)
   local deadline = timeout and tm.time() + timeout
   look(self)
   while self.done < n and #self.out > 0 do
-    local left = deadline and deadline - tm.time()
-    if left and left <= 0 then return false end
-    local value = self.out[math.min(#self.out, n - self.done)] -- about as many are done when this one is
-    wait.until_true(tm.time, left, function(slice)
-      local ok, e = pcall(value._handle.wait, value._handle, slice)
-      if not ok and not value:done() then error(e, 0) end -- Ctrl-C
-      return value:done()
+    local left = deadline and deadline - tm.time() or SLICE
+    if left <= 0 then return false end
+    local handle, most = self.coordinator:_open(), math.max(0, #self.out - (n - self.done))
+    -- Closures of others count too, so it is looked at now and then.
+    local ok, e = pcall(wait.until_true, tm.time, math.min(left, SLICE), function(slice)
+      return handle:wait_room(slice, most)
     end)
+    if not ok then fail(self, e) end
     look(self)
   end
   return true
+end
+
+--- Once all that was started is done: how many steps more there are data for, because a
+--- lost ps was restored and what was done since its checkpoint was given back.
+function Runner:given_back()
+  local rollbacks = restoring.rollbacks(self.coordinator.strategy)
+  if not self.once or rollbacks == self.rollbacks then return 0 end
+  self.rollbacks = rollbacks
+  self.ended = false
+  return self.iterator:_progress().left or 0
 end
 
 --- Tensors that the newest step returned, by name.

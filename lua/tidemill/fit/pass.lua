@@ -83,6 +83,16 @@ local function start(pass, n)
   pass.ended = got < n
 end
 
+--- Nothing runs and nothing may be started: is the pass over?  What was given back is
+--- done again.
+local function over(pass)
+  local more = not pass.wanted and pass.runner.given_back and pass.runner:given_back() or 0
+  if more == 0 then return true end
+  pass.ended = false
+  if pass.target then pass.target = pass.started + more end
+  return false
+end
+
 --- Run a pass; gives how many steps had data.
 function M.run(pass)
   local runner = pass.runner
@@ -97,7 +107,7 @@ function M.run(pass)
     if n > 0 then
       start(pass, n)
     elseif out_of(pass, done) == 0 then
-      break
+      if over(pass) then break end
     else
       runner:wait(done + (pass.wants and 1 or math.ceil((runner.far or FAR) / 2)), PERIOD)
     end
@@ -116,7 +126,7 @@ function M.new(self, kind, runner, source, wanted, begun)
   if not target and type(source.cardinality) == "number" then target = source.cardinality end
   return {
     model = self.model, list = self.list, kind = kind, runner = runner, steps = steps.of(self.model, kind),
-    target = target, execution = c and c.given.steps_per_execution or 1, wants = self.list:wants_batches(kind),
+    target = target, wanted = wanted, execution = c and c.given.steps_per_execution or 1, wants = self.list:wants_batches(kind),
     shows = self.list:has "on_progress", started = begun or 0, told = begun or 0, shown = begun or 0,
     first = begun or 0, next_look = 0,
   }

@@ -137,7 +137,8 @@ end
 local function layer_row(layer, shape)
   local shapes = shape[layer] or rawget(layer, "_shapes_out")
   return {
-    layer = layer, name = ("%s (%s)"):format(layer.name, layer.class_name), shape = shapes and shapes_text(shapes) or "?",
+    layer = layer, name = ("%s (%s)"):format(layer.name, layer.class_name),
+    shape = shapes and shapes_text(shapes) or "?",
     params = layer.built and grouped(layer:count_params()) or "not built", place = place_text(layer.weights),
     trainable = layer.trainable and "Y" or "N",
   }
