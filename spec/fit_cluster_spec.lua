@@ -10,11 +10,12 @@ local function open(workers, ps, options)
   strategy = D.ParameterServerStrategy(D.local_cluster { workers = workers or 2, ps = ps or 2 }, options)
 end
 
-local function open_tasks(size)
+local function open_tasks(size, options)
   T = tasks.new(P, size)
   T:start()
-  strategy = D.ParameterServerStrategy(D.SimpleClusterResolver(D.ClusterSpec(T.jobs), { task_type = "chief" }),
-    { heartbeat_interval = 0.2, heartbeat_timeout = 1 })
+  local o = { heartbeat_interval = 0.2, heartbeat_timeout = 1 }
+  for k, x in pairs(options or {}) do o[k] = x end
+  strategy = D.ParameterServerStrategy(D.SimpleClusterResolver(D.ClusterSpec(T.jobs), { task_type = "chief" }), o)
 end
 
 local function close()
@@ -269,6 +270,32 @@ describe("fit on a cluster", function()
     assert.equal(3, kills)
     each(seen(), 2)
     assert.is_true(strategy:_get_coordinator():stats().retries > 0)
+  end)
+end)
+
+describe("fit on a cluster whose ps is restored", function()
+  after_each(close)
+
+  it("does again what was lost, so that the epoch has each example once", function()
+    open_tasks({ workers = 2, ps = 1 }, { on_ps_failure = "restore" })
+    local model, seen = counting(400)
+    local c = D.ClusterCoordinator(strategy)
+    local manager = tm.train.CheckpointManager(tm.train.Checkpoint { model = model, optimizer = model.optimizer },
+      P.dir())
+    c.checkpoint_manager = manager
+    local killed
+    local hooks = { on_train_batch_end = function(_, batch)
+      if batch == 20 then assert(manager:save()) end
+      if batch ~= 60 or killed then return end
+      killed = true
+      T.ps[1]:kill()
+      assert(T.ps[1]:wait(5))
+      T:task("ps", 0)
+    end }
+    model:fit(ids(400, { batch = 4, shuffle = 50 }), { callbacks = { hooks }, verbose = 0 })
+    assert.is_true(killed)
+    assert.equal(1, c:stats().rollbacks)
+    each(seen(), 1)
   end)
 end)
 

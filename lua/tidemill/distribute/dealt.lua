@@ -72,6 +72,33 @@ function M.begin_anew(coordinator)
   end
 end
 
+--- Where the iterators of fit (which are in no checkpoint) were when the last checkpoint was
+--- written.
+function M.kept(coordinator)
+  local list = {}
+  for it in pairs(known[coordinator] or {}) do
+    if it._of_fit then
+      list[#list + 1] = { it, M.state(it, true) }
+    end
+  end
+  return list
+end
+
+--- The variables have the values of then: go on from there; in another pass than then, from
+--- the beginning of this one.
+function M.go_back(list)
+  for _, pair in ipairs(list) do
+    local it, state = pair[1], pair[2]
+    local handle = it._coordinator:_open()
+    local seed, pass = handle:deals(it._uid)
+    if state:match " pass=(%d+) " == ("%d"):format(pass) then
+      M.restore(it, state)
+    else
+      handle:redeal(it._uid, seed, pass, 0, {})
+    end
+  end
+end
+
 -- --- epochs ---
 
 local function is_dealt(x) return type(x) == "table" and (getmetatable(x) or {}).__tm_per_worker and x._dealt end

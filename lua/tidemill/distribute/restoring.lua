@@ -98,8 +98,11 @@ local function bring_back(self, manager)
   for k in pairs(fresh) do list[#list + 1] = self.strategy._ps_tasks[k + 1] end
   table.sort(list)
   local some = self.policy == "restore_shards" and #list < self.strategy.num_ps
+  local coordinator = self.strategy._coordinator
+  local kept = some and {} or dealt.kept(coordinator)
   local path, status = from_latest(manager, some and fresh or nil)
-  if not path and not some then dealt.begin_anew(self.strategy._coordinator) end
+  if not path and not some then dealt.begin_anew(coordinator) end
+  if path then dealt.go_back(kept) end
   tell_rest(made, fresh, path, status and status.brought or {})
   local moments = path and manager._marks[path]
   return { path = path, ps = list, closures = session:rewind(fresh, moments and moments[session:vars()]) }

@@ -80,10 +80,16 @@ function M.new(steps, source, eager, strategy)
   }, Runner)
 end
 
+local function iterator(self)
+  local it = self.per_worker:iterator()
+  it._of_fit = true
+  return it
+end
+
 --- The next pass follows on the state of one that was over, of an earlier process.
 function Runner:follow(state)
   if not self.once or state == "" then return end
-  self.iterator = self.per_worker:iterator()
+  self.iterator = iterator(self)
   self.iterator:restore(state)
 end
 
@@ -91,7 +97,7 @@ end
 function Runner:start_pass()
   if not self.iterator or not (self.once or self.source.continues) then
     if self.iterator then self.iterator:_drop() end
-    self.iterator = self.per_worker:iterator()
+    self.iterator = iterator(self)
   elseif self.once then
     self.iterator:_start_pass()
   end

@@ -126,7 +126,8 @@ function M.new(self, kind, runner, source, wanted, begun)
   if not target and type(source.cardinality) == "number" then target = source.cardinality end
   return {
     model = self.model, list = self.list, kind = kind, runner = runner, steps = steps.of(self.model, kind),
-    target = target, wanted = wanted, execution = c and c.given.steps_per_execution or 1, wants = self.list:wants_batches(kind),
+    target = target, wanted = wanted, execution = c and c.given.steps_per_execution or 1,
+    wants = self.list:wants_batches(kind),
     shows = self.list:has "on_progress", started = begun or 0, told = begun or 0, shown = begun or 0,
     first = begun or 0, next_look = 0,
   }
