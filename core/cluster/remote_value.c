@@ -43,11 +43,10 @@ struct tm_remote_value {
   atomic_int refs;
   tm_remote_hub *hub;
   uint64_t step;
+  bool rounds;     /* as step: set once, before others have it */
   int32_t worker;  /* that ran it, -1: none yet; only read once `done` is seen */
   int64_t done_ns; /* when */
   bool done;       /* guarded by hub->mu, as all below; never changed once true */
-  bool rounds; /* as step: set once, before others have it */
-  bool done;   /* guarded by hub->mu, as all below; never changed once true */
   int32_t n;
   tm_tensor **out;
   tm_err *err; /* NULL: success */
