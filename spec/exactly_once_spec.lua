@@ -296,6 +296,39 @@ describe("exactly-once visitation", function()
     each(600, 2)
   end)
 
+  for mode, options in pairs { sync = { backup_workers = 1 }, ssp = { staleness = 2 } } do
+    it(("holds in mode %q too, when a worker is killed in the middle"):format(mode), function()
+      options.mode = mode
+      open_tasks(600, { workers = 3, ps = 2 }, options)
+      local w, opt
+      strategy:scope(function()
+        w = tm.Variable(tm.zeros { 4 }, { name = "w" })
+        opt = tm.optimizers.SGD { learning_rate = 0.01 }
+      end)
+      local it = iterator(tm.data.range(600):batch(4))
+      local f = tm.func(function(i)
+        local ids = i:next()
+        seen:scatter_add(ids, tm.ones_like(ids))
+        examples:assign_add(tm.reduce_sum(tm.ones_like(ids)))
+        local tape = tm.GradientTape()
+        local grads = tape:gradient(tm.reduce_sum((w - 1) * (w - 1)), { w })
+        tm.sleep(0.001)
+        opt:apply_gradients(grads, { w })
+      end)
+      for pass = 1, 2 do
+        for _ = 1, 100 do c:schedule(f, { it }) end
+        P.eventually(5, function() return it:_progress().done >= 20 end)
+        T.worker[pass]:kill()
+        T.worker[pass]:wait(5)
+        T:task("worker", pass - 1)
+        c:run_epoch(f, { it })
+        each(600, pass)
+        if not it:_progress().ended then error "it is not over" end
+        it:_start_pass()
+      end
+    end)
+  end
+
   --- Numbers from 1 to n by chance, the same everywhere.
   local function generator(seed)
     local x = seed * 7919 + 1
@@ -321,7 +354,7 @@ describe("exactly-once visitation", function()
     end
   end
 
-  for seed = 1, tonumber(os.getenv "SEEDS" or 3) do
+  for seed = 1, tonumber(os.getenv "SEEDS" or 2) do
     it(("bears whatever happens to workers: each example once in every pass, seed %d"):format(seed), function()
       open_tasks(600, { workers = 3, ps = 2 }, { heartbeat_timeout = 0.6 })
       local known = seed % 2 == 0

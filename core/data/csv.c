@@ -255,7 +255,8 @@ static tm_status csv_next(tm_cursor *c, tm_row *out, tm_err *err) {
   return s;
 }
 
-/* Records without looking at their fields. */
+/* Records without looking at their fields; a bad one counts too, as it does for whoever
+ * reads it. */
 static tm_status csv_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
   struct csv_cursor *k = (struct csv_cursor *)c;
   if (k->block) {
@@ -263,9 +264,14 @@ static tm_status csv_pass(tm_cursor *c, int64_t n, int64_t *done, tm_err *err) {
     *done = n < left ? n : left;
     k->i += *done;
   }
+  if (*done < n && k->failed != TM_OK) {
+    k->failed = TM_OK;
+    ++*done;
+  }
   for (; *done < n; ++*done) {
     if (tm_cancelled(c->cancel)) return tm_fail(err, TM_ECANCELLED, "csv: cancelled");
-    TM_TRY(csv_record(k, err));
+    tm_status s = csv_record(k, err);
+    if (s != TM_OK && !(s == TM_EINVAL && k->r)) return s;
   }
   return TM_OK;
 }
