@@ -96,4 +96,21 @@ describe("BackupAndRestore on a cluster", function()
     k:chief(preempted)
     assert.equal(epochs, k:ends(60))
   end)
+
+  it("whoever is killed and when, chief or worker, every example is seen once an epoch", function()
+    local dir, random = P.dir(), 11
+    local function draw()
+      random = random * 16807 % 2147483647 -- Park and Miller's
+      return random / 2147483647
+    end
+    local slow = text("5", "nil", "nil"):gsub("n = n %+ 1", "%0 tm.sleep(0.004)")
+    local p = P.run({ "launch", "--workers", "2", "--ps", "2", "--restart-chief", P.script(slow) }, { DIR = dir })
+    for _ = 1, 8 do
+      P.sleep(0.1 + 0.4 * draw())
+      local pid = draw() < 0.5 and P.task("chief", 0) or P.task("worker", draw() < 0.5 and 0 or 1)
+      if pid and not p:status() then P.signal("KILL", pid) end
+    end
+    assert.equal(0, p:wait(60), p:err())
+    assert.matches("^240 examples were seen 3 times\n3 epochs, 180 steps, in %w+ runs?\nepoch\n1\n2\n3\n$", p:out())
+  end)
 end)

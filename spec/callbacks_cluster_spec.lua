@@ -93,4 +93,15 @@ describe("callbacks on a cluster", function()
     end
     os.execute("rm -rf " .. dir)
   end)
+
+  it("ModelCheckpoint saves a whole model that another process loads", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    fit { callbacks = { C.ModelCheckpoint(dir .. "/best", { monitor = "loss", save_best_only = true }) } }
+    local other, err = tm.models.load(dir .. "/best")
+    os.execute("rm -rf " .. dir)
+    assert(other, tostring(err))
+    assert(tm.allclose(model.weights[1]:read(), other.weights[1]:read(), 0, 0))
+    assert.equal(24, other.optimizer.iterations:read():item())
+  end)
 end)
