@@ -297,34 +297,9 @@ static void coord_finish_again(tm_coordinator *c, coord_item *it) {
     coord_requeue(c, it);
 }
 
-static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion *d) {
-  if (coord_cut_off(d)) coord_lose_worker(w, &d->err);
-  coord_item *it = coord_counts(w, d) ? coord_queue_remove(&w->out, d->id) : NULL;
-  if (!it) return; /* it was taken back when the worker was thought lost */
-  if (it->again && d->status == TM_OK) {
-    coord_queue_insert(&w->out, it); /* it is about to be taken back */
-    return;
-  }
-  c->running--;
-  if (it->trains) coord_rounds_off(w, it, d->status == TM_OK);
-  coord_account(c, w, d);
-  if (d->ntook) coord_resources_took(c, w, it, d);
-  if (d->status == TM_EAGAIN) {
-    coord_finish_again(c, it);
-    return;
-  }
-  if (d->status == TM_OK && it->round && coord_rounds_keep(c, w, it, d)) return;
-  if (it->deal && coord_deal_settle(c, it, d)) {
-    if (coord_deal_may_go(c, it))
-      coord_finish_again(c, it);
-    else
-      coord_end_item(c, it);
-    return;
-  }
-  if (d->status == TM_OK) {
-    coord_succeed(c, w, it, d->out, d->nout);
-    return;
-  }
+/* It ended with an error. */
+static void coord_finish_failed(tm_coordinator *c, coord_item *it,
+                                const tm_completion *d) {
   bool lost = c->lost && d->status == TM_ECANCELLED;
   if (it->value) tm_remote_value_fail(it->value, lost ? &c->lost_why : &d->err);
   bool late = d->status == TM_ECANCELLED && c->failed;
@@ -332,6 +307,39 @@ static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion
   coord_args_done(c, it->id);
   if (!late) coord_fail(c, &d->err);
   coord_item_free(it);
+}
+
+/* The closure that a completion is about, not out any more; NULL: it was taken back
+ * when the worker was thought lost, or is about to be. */
+static coord_item *coord_finished(tm_coordinator *c, coord_worker *w,
+                                  const tm_completion *d) {
+  if (coord_cut_off(d)) coord_lose_worker(w, &d->err);
+  coord_item *it = coord_counts(w, d) ? coord_queue_remove(&w->out, d->id) : NULL;
+  if (!it) return NULL;
+  if (it->again && d->status == TM_OK) {
+    coord_queue_insert(&w->out, it);
+    return NULL;
+  }
+  c->running--;
+  if (it->trains) coord_rounds_off(w, it, d->status == TM_OK);
+  coord_account(c, w, d);
+  if (d->ntook) coord_resources_took(c, w, it, d);
+  return it;
+}
+
+static void coord_finish(tm_coordinator *c, coord_worker *w, const tm_completion *d) {
+  coord_item *it = coord_finished(c, w, d);
+  if (!it) return;
+  if (d->status == TM_OK && it->round && coord_rounds_keep(c, w, it, d)) return;
+  bool ended = d->status != TM_EAGAIN && it->deal && coord_deal_settle(c, it, d);
+  if (d->status == TM_EAGAIN || (ended && coord_deal_may_go(c, it)))
+    coord_finish_again(c, it);
+  else if (ended)
+    coord_end_item(c, it);
+  else if (d->status == TM_OK)
+    coord_succeed(c, w, it, d->out, d->nout);
+  else
+    coord_finish_failed(c, it, d);
 }
 
 void coord_on_done(void *ud, const tm_completion *d, int32_t n) {

@@ -200,6 +200,25 @@ static tm_status coord_room(const tm_coordinator *c, int32_t only, tm_err *err) 
   return coord_queue_full(&c->worker[only]->own) ? TM_EAGAIN : TM_OK;
 }
 
+/* A new closure gets its number and goes where it waits. */
+static void coord_enter(tm_coordinator *c, coord_item *it, tm_remote_value **value) {
+  it->id = c->next_id++;
+  tm_remote_value_set_step(it->value, it->id);
+  if (it->trains || it->nwant) tm_remote_value_set_rounds(it->value);
+  if (value) {
+    *value = tm_remote_value_ref(it->value);
+  } else {
+    tm_remote_value_unref(it->value);
+    it->value = NULL;
+  }
+  coord_args_enter(c, it);
+  if (c->failed)
+    coord_fail(c, &c->failure);
+  else
+    coord_dispatch(c);
+  if (c->running == 0) pthread_cond_signal(&c->work); /* is anybody there? */
+}
+
 tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t only, tm_graph *g,
                                      const tm_carg *arg, int32_t narg,
                                      tm_remote_value **value, tm_err *err) {
@@ -217,23 +236,9 @@ tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t only, tm_graph *
     s = tm_nomem(err, "a closure");
   if (s == TM_OK && (s = coord_deal_ask(c, it, err))) coord_item_free(it);
   if (s == TM_OK) {
-    it->id = c->next_id++;
     it->only = only;
     it->trains = trains;
-    tm_remote_value_set_step(it->value, it->id);
-    if (it->trains || it->nwant) tm_remote_value_set_rounds(it->value);
-    if (value) {
-      *value = tm_remote_value_ref(it->value);
-    } else {
-      tm_remote_value_unref(it->value);
-      it->value = NULL;
-    }
-    coord_args_enter(c, it);
-    if (c->failed)
-      coord_fail(c, &c->failure);
-    else
-      coord_dispatch(c);
-    if (c->running == 0) pthread_cond_signal(&c->work); /* is anybody there? */
+    coord_enter(c, it, value);
   }
   pthread_mutex_unlock(&c->mu);
   return s;

@@ -200,7 +200,7 @@ static void products_of_small_matrices(void **state) {
   static double a[MOST * MOST], b[MOST * MOST], o[MOST * MOST];
   for (int round = 0; round < 3000; round++) {
     tm_k_gemm g = {(int64_t)draw(MOST), (int64_t)draw(MOST), (int64_t)draw(MOST),
-                   draw(2) == 1, draw(2) == 1, false};
+                   draw(2) == 1,        draw(2) == 1,        false};
     for (int64_t i = 0; i < MOST * MOST; i++) {
       a[i] = number();
       b[i] = number();
