@@ -1,6 +1,7 @@
 -- tm.summary: event files as a script writes them.  What is in them is read back here by
 -- framing; `make interop` has TensorBoard read them.
 local tm = require "tidemill"
+local E = dofile "spec/tools/events.lua"
 local P = dofile "spec/tools/process.lua"
 
 local function raises(code, text, fn, ...)
@@ -119,6 +120,52 @@ describe("tm.summary", function()
     raises("invalid_argument", "Not a directory", tm.summary.create_file_writer, w.path .. "/below")
   end)
 
+  it("draws graphs of functions and models", function()
+    local w = tm.summary.create_file_writer(dir)
+    local x = tm.Input { shape = { 3 } }
+    local dense = tm.layers.Dense { units = 2, name = "first" }
+    local model = tm.Model { inputs = x, outputs = tm.layers.Dense { units = 1, name = "second" }(dense(x)) }
+    w:graph(model)
+    local traced = tm.func(function(a, n)
+      local positive = tm.greater(tm.reduce_sum(a), 0)
+      return tm.cond(positive, function() return dense(a) * n end, function() return dense(a) end)
+    end)
+    w:graph(traced, tm.zeros { 2, 3 }, 2)
+    assert.equal(0, traced.trace_count)
+    w:graph(dense, tm.zeros { 2, 3 })
+    w:close()
+    local list = E.of(dir)
+    assert.equal(3, #list)
+    local nodes = E.nodes(list[1].graph)
+    assert.is_table(nodes["arg"])
+    local found
+    for name, inputs in pairs(nodes) do
+      if name:find "second/matmul$" then found = inputs end
+    end
+    assert.is_truthy(found[1]:find("first/nn.bias_add", 1, true))
+    assert.is_truthy(found[2]:find("second/kernel/read_variable", 1, true))
+    raises("invalid_argument", "got number", function()
+      local v = tm.summary.create_file_writer(dir)
+      v:graph(5)
+    end)
+  end)
+
+  it("describes an experiment", function()
+    local w = tm.summary.create_file_writer(dir)
+    w:hparams_config { hparams = { { name = "lr", min = 0, max = 1 }, { name = "units", values = { 16, 32 } } },
+      metrics = { { tag = "epoch_loss", group = "validation", name = "loss" } } }
+    w:hparams({ lr = 0.5, units = 16, fast = true, kind = "adam" }, { trial_id = "one" })
+    w:hparams_end "failure"
+    raises("invalid_argument", '"failure"', w.hparams_end, w, "fail")
+    raises("invalid_argument", "by name", w.hparams, w, { 1 })
+    raises("invalid_argument", '"lr" must be a number', w.hparams, w, { lr = {} })
+    raises("invalid_argument", '"metrics"', w.hparams_config, w, { metric = {} })
+    w:close()
+    local tags = {}
+    for i, e in ipairs(E.of(dir)) do tags[i] = e.tag end
+    assert.same({ "_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info" }, tags)
+  end)
+
   it("has many writers in one directory", function()
     local writers = {}
     for i = 1, 20 do writers[i] = tm.summary.create_file_writer(dir) end
@@ -179,8 +226,15 @@ describe("tm.summary", function()
     end))
     p:kill "KILL"
     assert.equal(137, p:wait(5))
-    local list, rest = records(dir .. "/killed/" .. files(dir .. "/killed")[1])
+    local old = dir .. "/killed/" .. files(dir .. "/killed")[1]
+    local list, rest = records(old)
     assert.is_true(#list > 10)
     assert.is_true(rest < 100)
+    local w = tm.summary.create_file_writer(dir .. "/killed") -- the next run's file stands beside
+    w:scalar("x", 1, 1)
+    w:close()
+    assert.equal(2, #files(dir .. "/killed"))
+    assert.equal(2, #records(w.path))
+    assert.equal(#list, #records(old))
   end)
 end)

@@ -1,4 +1,5 @@
 /* Programs: values, arguments, results, plans, errors, cancellation. */
+#include "graph/spans.h"
 #include "graph_help.h"
 
 static const tm_type unknown_vec = {TM_F32, {1, {-1}}};
@@ -143,6 +144,42 @@ static void an_argument_or_constant_may_be_a_result(void **state) {
   tm_scope_free(sc);
 }
 
+static void a_run_tells_when_its_ops_ran_where_that_is_asked(void **state) {
+  (void)state;
+  tm_scope *sc;
+  tm_spans *sp;
+  tm_run_env env = help_env;
+  tm_err err = {0};
+  static const char *names[] = {"add", "mul", "sub"};
+  assert_int_equal(tm_spans_new(0, &sp), TM_EINVAL);
+  assert_ok(tm_spans_new(5, &sp));
+  assert_ok(tm_scope_new(&sc));
+  tm_program *p = help_program(polynomial(sc));
+  tm_tensor *x = help_vec(1, (const float[]){1}), *out;
+  tm_arg_value arg = {x, 0};
+  env.spans = sp;
+  for (int i = 0; i < 2; i++) {
+    assert_ok(tm_program_run(p, &arg, 1, NULL, &env, &out, &err));
+    tm_tensor_unref(out);
+  }
+  assert_int_equal(sp->n, 5); /* no more than there is room for */
+  assert_int_equal(sp->lost, 1);
+  for (int i = 0; i < 5; i++) {
+    assert_string_equal(sp->span[i].name, names[i % 3]);
+    assert_true(sp->span[i].from <= sp->span[i].to);
+    if (i) assert_true(sp->span[i - 1].to <= sp->span[i].from);
+  }
+  env.spans = NULL;
+  assert_ok(tm_program_run(p, &arg, 1, NULL, &env, &out, &err));
+  assert_int_equal(sp->lost, 1);
+  tm_tensor_unref(out);
+  tm_spans_free(sp);
+  tm_tensor_unref(x);
+  tm_program_unref(p);
+  help_drop();
+  tm_scope_free(sc);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_program_computes_what_was_traced),
@@ -150,6 +187,7 @@ int main(void) {
       cmocka_unit_test(a_warm_plan_allocates_only_results),
       cmocka_unit_test(a_cancelled_run_stops),
       cmocka_unit_test(an_argument_or_constant_may_be_a_result),
+      cmocka_unit_test(a_run_tells_when_its_ops_ran_where_that_is_asked),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

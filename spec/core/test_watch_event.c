@@ -3,6 +3,7 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <zlib.h>
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
@@ -10,6 +11,7 @@
 #include "test.h"
 #include "watch/event.h"
 #include "watch/event.pb-c.h"
+#include "watch/gzip.h"
 #include "watch/png.h"
 #include "watch/record.h"
 
@@ -295,6 +297,39 @@ static void a_directory_that_cannot_be_is_named(void **state) {
   assert_int_equal(tm_event_open(dir, "/../x", 1000, &w, &err), TM_EINVAL);
 }
 
+static void see_plugin(const TmPb__Event *e, void *ud) {
+  int *graphs = ud;
+  if (e->what_case == TM_PB__EVENT__WHAT_GRAPH_DEF) {
+    assert_int_equal(e->graph_def.len, 4);
+    assert_memory_equal(e->graph_def.data, "\0\1\2\3", 4);
+    ++*graphs;
+    return;
+  }
+  const TmPb__Value *v = e->summary->value[0];
+  assert_string_equal(v->tag, "_hparams_/x");
+  assert_string_equal(v->metadata->plugin_data->plugin_name, "hparams");
+  assert_int_equal(v->metadata->plugin_data->content.len, 3);
+  assert_memory_equal(v->metadata->plugin_data->content.data, "a\0b", 3);
+  assert_int_equal(v->value_case, TM_PB__VALUE__VALUE_TENSOR);
+  assert_int_equal(v->tensor->tensor_shape->dim[0]->size, 0);
+  assert_int_equal(e->step, 7);
+}
+
+static void graphs_and_what_plugins_keep_are_bytes(void **state) {
+  (void)state;
+  tm_event_writer *w = writer(60000);
+  tm_event_tag at = tag("_hparams_/x", 7);
+  char path[400];
+  int n, graphs = 0;
+  snprintf(path, sizeof path, "%s", tm_event_path(w));
+  assert_ok(tm_event_graph(w, (tm_str){"\0\1\2\3", 4}, NULL));
+  assert_ok(tm_event_plugin(w, &at, "hparams", (tm_str){"a\0b", 3}, NULL));
+  assert_ok(tm_event_close(w, NULL));
+  assert_int_equal(each(path, see_plugin, &graphs, &n), 0);
+  assert_int_equal(n, 3);
+  assert_int_equal(graphs, 1);
+}
+
 static void many_writers_have_a_file_each(void **state) {
   (void)state;
   tm_event_writer *w[50];
@@ -384,6 +419,30 @@ static void a_crash_in_the_middle_of_a_record_leaves_those_before_it(void **stat
   assert_ok(tm_event_close(w, NULL));
 }
 
+static void a_packed_file_is_whole_or_its_failure_is_told(void **state) {
+  (void)state;
+  char path[400], text[3000], back[4000];
+  tm_err err = {0};
+  tm_file_ops ops = *tm_file_system();
+  snprintf(path, sizeof path, "%s/t.gz", dir);
+  for (size_t i = 0; i < sizeof text; i++) text[i] = (char)('a' + i * i % 23);
+  for (int i = 0; i < 2; i++) /* the second replaces the first */
+    assert_ok_err(tm_gzip_write(path, text, sizeof text, &err), &err);
+  gzFile f = gzopen(path, "rb");
+  assert_non_null(f);
+  assert_int_equal(gzread(f, back, sizeof back), sizeof text);
+  gzclose(f);
+  assert_memory_equal(text, back, sizeof text);
+  ops.write = small_write;
+  disk = 10;
+  tm_file_hook(&ops);
+  assert_int_equal(tm_gzip_write(path, text, sizeof text, &err), TM_EEXHAUSTED);
+  assert_non_null(strstr(err.msg, "t.gz"));
+  tm_file_hook(NULL);
+  snprintf(path, sizeof path, "%s/none/t.gz", dir);
+  assert_int_equal(tm_gzip_write(path, text, 1, &err), TM_ENOTFOUND);
+}
+
 static tm_status log_all(void *ud) {
   (void)ud;
   tm_event_writer *w;
@@ -397,6 +456,8 @@ static tm_status log_all(void *ud) {
   if (s == TM_OK) s = tm_event_histogram(w, &at, &v, 30, NULL);
   if (s == TM_OK) s = tm_event_image(w, &at, &v, 1, NULL);
   if (s == TM_OK) s = tm_event_text(w, &at, &t, NULL);
+  if (s == TM_OK) s = tm_event_graph(w, words[0], NULL);
+  if (s == TM_OK) s = tm_event_plugin(w, &at, "hparams", words[0], NULL);
   tm_status closed = tm_event_close(w, NULL);
   return s ? s : closed;
 }
@@ -419,6 +480,8 @@ int main(void) {
       T(many_writers_have_a_file_each),
       T(a_full_disk_is_told_and_the_file_goes_on_once_there_is_room),
       T(a_crash_in_the_middle_of_a_record_leaves_those_before_it),
+      T(graphs_and_what_plugins_keep_are_bytes),
+      T(a_packed_file_is_whole_or_its_failure_is_told),
       T(an_allocation_that_fails_leaves_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
