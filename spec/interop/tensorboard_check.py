@@ -1,20 +1,17 @@
 """Read the logs of spec/interop/tensorboard.lua with TensorBoard's own reader, and over
 the HTTP interface of a TensorBoard that is started on them."""
 import io
-import json
 import math
 import os
-import re
-import subprocess
 import sys
 import time
-import urllib.request
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
+from tensorboard_board import Board
 
 folder = sys.argv[1]
 WITHOUT_LIMIT = {k: 0 for k in ("scalars", "histograms", "images", "tensors")}
@@ -98,54 +95,25 @@ def numbers_of_file(name, tag):
     return numbers(a, tag) if tag in a.Tags()["scalars"] else []
 
 
-def get(url):
-    with urllib.request.urlopen(url, timeout=20) as r:
-        return r.read()
+def is_ready(tags):
+    return "run" in tags and "big" in tags and len(tags["run"]) >= 3
 
 
 def check_http():
-    """The real thing, on a port of its choice."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--host", "127.0.0.1",
-               "--samples_per_plugin", "scalars=1000"]
-    with open(folder + "/tensorboard.log", "wb") as log:
-        p = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        base = address(p, folder + "/tensorboard.log") + "/data"
-        tags = wait_for_run(base)
+    """The real thing."""
+    with Board(folder, is_ready) as board:
+        tags = board.json("scalars/tags")
         assert set(tags["run"]) >= {"train/loss", "odd", "имя"}, tags
         want = [[s, np.float32(1 / (1 + s))] for s in range(100)]
-        got = json.loads(get(base + "/plugin/scalars/scalars?run=run&tag=train/loss"))
+        got = board.json("scalars/scalars", run="run", tag="train/loss")
         assert [[s, np.float32(v)] for _, s, v in got] == want, got
-        got = json.loads(get(base + "/plugin/histograms/histograms?run=run&tag=weights"))
+        got = board.json("histograms/histograms", run="run", tag="weights")
         assert [g[1] for g in got] == [3, 4, 5, 6]
-        got = json.loads(get(base + "/plugin/images/images?run=run&tag=many&sample=4"))
-        png = get(base + "/plugin/images/" + "individualImage?" + got[0]["query"])
+        got = board.json("images/images", run="run", tag="many", sample="4")
+        png = board.plugin("images/individualImage?" + got[0]["query"])
         assert Image.open(io.BytesIO(png)).size == (9, 8)
-        got = json.loads(get(base + "/plugin/text/text?run=run&tag=notes"))
+        got = board.json("text/text", run="run", tag="notes")
         assert "<strong>bold</strong> имя" in got[0]["text"]
-    finally:
-        p.terminate()
-        p.wait(20)
-
-
-def address(p, log, seconds=60):
-    end = time.time() + seconds
-    while time.time() < end and p.poll() is None:
-        m = re.search(r"http://127\.0\.0\.1:\d+", open(log).read())
-        if m:
-            return m.group(0)
-        time.sleep(0.1)
-    raise SystemExit("tensorboard did not start:\n" + open(log).read())
-
-
-def wait_for_run(base, seconds=60):
-    end = time.time() + seconds
-    while time.time() < end:
-        tags = json.loads(get(base + "/plugin/scalars/tags"))
-        if "run" in tags and "big" in tags and len(tags["run"]) >= 3:
-            return tags
-        time.sleep(0.2)
-    raise SystemExit("tensorboard does not show the run")
 
 
 run = load("run")

@@ -43,7 +43,7 @@ function Timeline:scheduled(handle) self.sent[handle] = tm.time() end
 --- was done, or when it was scheduled.
 function Timeline:closure(handle)
   local worker, to = handle:ran()
-  if not worker or #self.closures >= MOST then return end
+  if not worker or to < self.began or #self.closures >= MOST then return end
   local from = math.max(self.free[worker] or self.began, self.sent[handle] or self.began)
   self.free[worker] = math.max(to, self.free[worker] or to)
   self.closures[#self.closures + 1] = { ("closure %.0f"):format(handle:step()), math.min(from, to), to, worker }
