@@ -355,7 +355,8 @@ describe("predict and evaluate on a cluster", function()
     local e, f = here:evaluate(ds, o), there:evaluate(ds, o)
     assert.is_true(math.abs(e.loss - f.loss) < 1e-6)
     raises("invalid_argument", "steps", there.evaluate, there, ds, { verbose = 0 })
-    raises("out_of_range", "steps", there.evaluate, there, ds:take(3), { steps = 5, verbose = 0 })
+    local short = there:evaluate(ds:take(3), { verbose = 0 }) -- more steps than data: a line in the log, as Keras
+    assert.is_true(math.abs(short.loss - there:evaluate(ds:take(3), { steps = 5, verbose = 0 }).loss) < 1e-9)
   end)
 
   it("of finite data are exact, begin at the beginning each time, and count metrics of layers", function()

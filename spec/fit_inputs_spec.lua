@@ -246,8 +246,24 @@ describe("what is wrong with data", function()
     local m = plain()
     local e = fails("out_of_range", "steps_per_epoch", m.fit, m, ds, { steps_per_epoch = 3, epochs = 4, verbose = 0 })
     assert.equal(5, e.step)
-    e = fails("out_of_range", "steps is 9", m.evaluate, m, ds, { steps = 9, verbose = 0 })
-    assert.equal(5, e.step)
+  end)
+
+  it("is told in the log where they end before the steps of evaluation and prediction", function()
+    local ds = tm.data.from_tensor_slices { x, y }:batch(10)
+    local m = plain()
+    local name = os.tmpname()
+    tm.log.to(name)
+    local loss = m:evaluate(ds, { steps = 9, verbose = 0 }).loss
+    local rows = m:predict(ds, { steps = 9, verbose = 0 }).shape[1]
+    tm.log.to(nil)
+    local f = io.open(name)
+    local text = f:read "*a"
+    f:close()
+    os.remove(name)
+    assert.equal(50, rows)
+    assert.is_true(math.abs(loss - m:evaluate(ds, { verbose = 0 }).loss) < 1e-6)
+    assert.truthy(text:find("evaluate: the data ended after 5 steps, steps is 9", 1, true), text)
+    assert.truthy(text:find("predict: the data ended after 5 steps", 1, true), text)
   end)
 
   it("is told: y is missing", function()

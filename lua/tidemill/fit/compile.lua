@@ -101,6 +101,11 @@ function M.compile(model, given)
   options.count("compile", "steps_per_execution", o.steps_per_execution, 1)
   options.flag("compile", "run_eagerly", o.run_eagerly)
   check_shards(o.pss_evaluation_shards)
+  local scope = place.current()
+  if scope and scope ~= model._scope then
+    errors.raise("failed_precondition", 'compile: the model "%s" was made outside of the strategy scope in which it is '
+      .. "compiled: its variables would not be on the cluster; make it in strategy:scope too", model.name)
+  end
   check_names(o.metrics)
   check_names(o.weighted_metrics)
   local self = setmetatable({ given = o, model = model, all = {} }, Compiled)

@@ -66,6 +66,11 @@ end
 
 -- --- evaluate ---
 
+local function check_verbose(where, x)
+  if x == "auto" or x == 0 or x == 1 or x == 2 then return end
+  errors.raise("invalid_argument", '%s: verbose is 0, 1, 2 or "auto", got %s', where, tostring(x))
+end
+
 local function need_end(where, name, source, wanted)
   if wanted ~= nil then options.count(where, name, wanted, 1) end
   if not source.finite and wanted == nil then
@@ -80,7 +85,7 @@ local function evaluate(self, where, runner, source, wanted, name)
   runner:start_pass()
   local pass = passes.new(self, "test", runner, source, wanted)
   local done = passes.run(pass)
-  if wanted and done < wanted then passes.raise_ended(where, name, wanted, done, done) end
+  if wanted and done < wanted then passes.ended_early(pass, where, name, wanted, done) end
   if done == 0 then errors.raise("invalid_argument", "%s: the data have no batches", where) end
   local logs = passes.read(pass)
   self.list:call("on_test_end", logs)
@@ -93,6 +98,7 @@ function M.evaluate(model, x, given)
     "y", "sample_weight", "batch_size", "steps", "callbacks", verbose = "auto",
   })
   compile.need(model, "evaluate")
+  check_verbose("evaluate", o.verbose)
   local source = inputs.source(model, "evaluate", x, o, "test")
   need_end("evaluate", "steps", source, o.steps)
   local params = { verbose = o.verbose, epochs = 1, steps = o.steps or source.cardinality, kind = "test" }
@@ -107,6 +113,7 @@ end
 --- model:predict(x, { batch_size, steps, callbacks, verbose }): the outputs, joined.
 function M.predict(model, x, given)
   local o = options.read("predict", given, { "batch_size", "steps", "callbacks", verbose = "auto" })
+  check_verbose("predict", o.verbose)
   local source = inputs.source(model, "predict", x, o, "predict")
   need_end("predict", "steps", source, o.steps)
   local params = { verbose = o.verbose, epochs = 1, steps = o.steps or source.cardinality, kind = "predict" }
@@ -115,8 +122,9 @@ function M.predict(model, x, given)
     local runner = open("predict", source)
     self.list:call "on_predict_begin"
     runner:start_pass()
-    local done = passes.run(passes.new(self, "predict", runner, source, o.steps))
-    if o.steps and done < o.steps then passes.raise_ended("predict", "steps", o.steps, done, done) end
+    local pass = passes.new(self, "predict", runner, source, o.steps)
+    local done = passes.run(pass)
+    if o.steps and done < o.steps then passes.ended_early(pass, "predict", "steps", o.steps, done) end
     local found = runner:outputs()
     self.list:call "on_predict_end"
     if found == nil then errors.raise("invalid_argument", "predict: the data have no batches") end
@@ -149,9 +157,7 @@ local function check(o)
   if o.validation_data ~= nil and o.validation_split then
     errors.raise("invalid_argument", "fit: validation_data and validation_split exclude each other")
   end
-  if o.verbose ~= "auto" and o.verbose ~= 0 and o.verbose ~= 1 and o.verbose ~= 2 then
-    errors.raise("invalid_argument", 'fit: verbose is 0, 1, 2 or "auto", got %s', tostring(o.verbose))
-  end
+  check_verbose("fit", o.verbose)
 end
 
 local function sources(model, x, o)
@@ -238,7 +244,7 @@ local function train(self, o)
   local done = passes.run(self.pass)
   self.total = self.total + done
   if wanted and done < wanted and not self.model.stop_training then
-    passes.raise_ended(("fit, epoch %d"):format(self.epoch), "steps_per_epoch", wanted, done, self.total)
+    passes.ended_early(self.pass, ("fit, epoch %d"):format(self.epoch), "steps_per_epoch", wanted, done, self.total)
   end
   if done == 0 and not self.model.stop_training then
     errors.raise("invalid_argument", "fit: the data have no batches")

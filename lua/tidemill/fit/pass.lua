@@ -10,6 +10,7 @@
 ---       hooks were called.
 ---   (3) Metrics are read for whoever looks, and for progress at most once in PERIOD.
 
+local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local logs = require "tidemill.fit.logs"
 local steps = require "tidemill.fit.steps"
@@ -133,10 +134,13 @@ function M.new(self, kind, runner, source, wanted, begun)
   }
 end
 
---- The data ended before all steps that were wanted.
-function M.raise_ended(where, name, wanted, done, step)
-  local e = errors.new("out_of_range", "%s: the data ended after %d steps, %s is %d; let the dataset repeat "
-    .. "(ds:rep()), or leave %s out", where, done, name, wanted, name)
+--- The data ended before all steps that were wanted: an error in training, told in
+--- evaluation and prediction, as in Keras.
+function M.ended_early(pass, where, name, wanted, done, step)
+  local text = ("%s: the data ended after %d steps, %s is %d; let the dataset repeat (ds:rep()), or leave %s out")
+    :format(where, done, name, wanted, name)
+  if pass.kind ~= "train" then return core.log("warn", text) end
+  local e = errors.new("out_of_range", "%s", text)
   e.step = step
   error(e, 0)
 end
