@@ -80,8 +80,15 @@ function M.new(steps, source, eager, strategy)
   }, Runner)
 end
 
+--- Iterators on the workers.  Data that each worker has another part of cannot be dealt.
 local function iterator(self)
-  local it = self.per_worker:iterator()
+  local ok, it = pcall(self.per_worker.iterator, self.per_worker)
+  if not ok then
+    if self.once and errors.is_error(it, "invalid_argument") then
+      it.message = ("%s; or say how many steps: each worker reads for itself then"):format(it.message)
+    end
+    error(it, 0)
+  end
   it._of_fit = true
   return it
 end
