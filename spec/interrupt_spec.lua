@@ -78,7 +78,7 @@ describe("Ctrl-C", function()
     ends(p, 130)
   end)
 
-  it("under launch leaves workers and ps to a chief that goes on", function()
+  it("under launch leaves workers and ps to a chief that goes on, be it told alone or with all", function()
     local p = launch [[
       local strategy = D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 1 })
       local v = strategy:scope(function() return tm.Variable(0) end)
@@ -100,7 +100,7 @@ describe("Ctrl-C", function()
     ]]
     for i = 1, 2 do
       says(p, "go " .. i)
-      p:kill "INT"
+      p[i == 1 and "kill" or "kill_group"](p, "INT")
       says(p, "interrupted " .. i .. "\ttrue")
       says(p, "count " .. i)
     end

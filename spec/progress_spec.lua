@@ -149,12 +149,12 @@ describe("fit's progress", function()
       return p:out()
     end
     local number = "[%d.e+-]+"
-    local line = ("2/2 %%- 0s %%- loss: N %%- mae: N %%- val_loss: N %%- val_mae: N %%- %%d+[mu]?s/epoch "
+    local line = ("2/2 %%- %%d+s %%- loss: N %%- mae: N %%- val_loss: N %%- val_mae: N %%- %%d+[mu]?s/epoch "
       .. "%%- %%d+[mu]?s/step\n"):gsub("N", (number:gsub("%%", "%%%%"))):gsub("%%%%", "%%")
     local auto = run '"auto"'
-    assert.truthy(auto:find("^Epoch 1/2\n" .. line .. "Epoch 2/2\n" .. line .. "2/2 %- 0s %- loss"), auto)
+    assert.truthy(auto:find("^Epoch 1/2\n" .. line .. "Epoch 2/2\n" .. line .. "2/2 %- %d+s %- loss"), auto)
     assert.truthy(run("2"):find("^Epoch 1/2\n" .. line))
-    assert.truthy(run("1"):find("^Epoch 1/2\n2/2 %[=+%] %- 0s %d+[mu]?s/step %- loss: "))
+    assert.truthy(run("1"):find("^Epoch 1/2\n2/2 %[=+%] %- %d+s %d+[mu]?s/step %- loss: "))
     assert.equal("", run "0")
   end)
 
@@ -166,6 +166,6 @@ describe("fit's progress", function()
       m:fit(tm.ones{ 64, 2 }, { y = tm.ones{ 64, 1 } })
     ]], "/dev/null" }
     assert.equal(0, p:wait(20), p:err())
-    assert.truthy(p:out():find "\r2/2 %[=+%] %- 0s %d+[mu]?s/step %- loss: ", p:out())
+    assert.truthy(p:out():find "\r2/2 %[=+%] %- %d+s %d+[mu]?s/step %- loss: ", p:out())
   end)
 end)

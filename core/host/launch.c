@@ -39,6 +39,8 @@ enum {
   LAUNCH_GRACE_S = 10,    /* that a chief has after SIGTERM */
   LAUNCH_RESTARTS = 10,
 };
+#define LAUNCH_ECHO_NS \
+  200000000 /* Ctrl-C may come to us so much later than to the chief */
 
 typedef struct launch {
   uv_loop_t loop;
@@ -56,8 +58,9 @@ typedef struct launch {
   int grace_s, max_restarts;
   int nport, ndial; /* given */
   int status;
-  bool interrupted; /* by Ctrl-C: the chief is not started again */
-  bool ending;      /* the chief was sent SIGTERM and has its grace */
+  bool interrupted;    /* by Ctrl-C: the chief is not started again */
+  int64_t answered_ns; /* the chief said last that it takes care of it; 0: never */
+  bool ending;         /* the chief was sent SIGTERM and has its grace */
   bool stopping, closed;
 } launch;
 
@@ -195,6 +198,7 @@ static void launch_on_signal(uv_signal_t *h, int sig) {
     launch_end_in_order(l);
     return;
   }
+  if (l->answered_ns && tm_now_ns() - l->answered_ns < LAUNCH_ECHO_NS) return;
   if (l->interrupted || l->ending || !tm_launch_task_runs(launch_chief(l))) {
     l->status = 128 + sig;
     launch_stop(l);
@@ -205,17 +209,13 @@ static void launch_on_signal(uv_signal_t *h, int sig) {
   uv_timer_start(&l->grace, launch_grace_over, LAUNCH_ANSWER_MS, 0);
 }
 
-/* The chief takes care of Ctrl-C: it ends by itself, or goes on. */
+/* The chief takes care of Ctrl-C: it ends by itself, or goes on.  It may have heard of
+ * it, from the terminal, before we do. */
 static void launch_on_noted(uv_signal_t *h, int sig) {
   launch *l = h->data;
-  (void)sig;
+  l->answered_ns = tm_now_ns();
   if (l->interrupted && !l->ending && !l->stopping) uv_timer_stop(&l->grace);
-}
-
-static void launch_on_over(uv_signal_t *h, int sig) {
-  launch *l = h->data;
-  launch_on_noted(h, sig);
-  l->interrupted = false;
+  l->interrupted = sig == SIGUSR1;
 }
 
 /* --- starting --- */
@@ -356,7 +356,7 @@ static void launch_init(launch *l) {
   uv_signal_start(&l->on_int, launch_on_signal, SIGINT);
   uv_signal_start(&l->on_term, launch_on_signal, SIGTERM);
   uv_signal_start(&l->on_noted, launch_on_noted, SIGUSR1);
-  uv_signal_start(&l->on_over, launch_on_over, SIGUSR2);
+  uv_signal_start(&l->on_over, launch_on_noted, SIGUSR2);
   for (int i = 0; i < l->ntask; i++) {
     bool ps = i < l->nps, chief = i == l->ntask - 1;
     tm_launch_task *t = &l->task[i];
