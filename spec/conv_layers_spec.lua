@@ -109,6 +109,17 @@ describe("BatchNormalization", function()
     close.check(l.moving_variance:totable(), { 1, 25.75 }, 1e-6, 1e-6)
   end)
 
+  it("moves nothing where the batch is empty", function()
+    for _, shape in ipairs { { 0, 3 }, { 0, 2, 2, 3 } } do
+      local l = L.BatchNormalization { momentum = 0.5, moving_mean_initializer = "ones" }
+      local step = tm.func(function(a) return l(a, { training = true }) end)
+      step(tm.zeros(shape))
+      l(tm.zeros(shape), { training = true })
+      assert.same({ 1, 1, 1 }, l.moving_mean:totable())
+      assert.same({ 1, 1, 1 }, l.moving_variance:totable())
+    end
+  end)
+
   it("runs in inference when it, or a model around it, is frozen", function()
     local l = L.BatchNormalization { epsilon = 0 }
     local model = tm.Sequential { l }

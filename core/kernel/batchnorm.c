@@ -49,6 +49,7 @@ enum { BLOCK = 64, RUN = 128 };
     T part[BLOCK] = {0};                                                               \
     memset(mean, 0, (size_t)c * sizeof *mean);                                         \
     memset(var, 0, (size_t)c * sizeof *var);                                           \
+    if (rows == 0) return;                                                             \
     EACH_BLOCK(at, n) {                                                                \
       for (int64_t r = 0; r < rows; r += RUN) {                                        \
         batch_sum_##S(part, x + r * c + at, rows - r < RUN ? rows - r : RUN, n, c);    \

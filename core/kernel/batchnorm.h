@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define TM_K_BATCHNORM(S, T)                                                       \
-  /* Mean and mean of (x - mean)^2 of each column; NaN of no rows. */              \
+  /* Mean and mean of (x - mean)^2 of each column; 0 of no rows. */                \
   void tm_k_batch_stats_##S(T *mean, T *var, const T *x, int64_t rows, int64_t c); \
   /* y = (x - mean) / sqrt(var + eps) * gamma + beta. */                           \
   void tm_k_batch_norm_##S(T *y, const T *x, const T *mean, const T *var,          \

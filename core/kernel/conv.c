@@ -16,9 +16,16 @@
  *
  * Three cases need less: a filter of one pixel sees x itself; one channel a group
  * (depthwise) is a sum of products along the channels; a row of neighbours that is
- * inside the image is one copy.
+ * inside the image is one copy, in moves of 16 elements: what a move brings too much is
+ * overwritten by the next row, so the scratch memory ends in room for one move.
  */
-enum { CACHED = 128 * 1024, MIN_ROWS = 48 }; /* elements of the matrix; pixels */
+enum {
+  CACHED = 256 * 1024, /* elements of the matrix */
+  MIN_ROWS = 384,
+  MOVE = 16 /* elements that are copied at once */
+};
+
+static const double MOST_WORK = 2e9; /* multiplications of one piece */
 
 /* x itself is the matrix. */
 static bool conv_is_plain(const tm_k_conv *g) {
@@ -43,6 +50,8 @@ int64_t tm_k_conv_step(const tm_k_conv *g) {
   int64_t k = conv_k(g), rows = k > 0 ? CACHED / k : CACHED;
   if (conv_is_plain(g)) rows *= 16; /* nothing is copied */
   if (rows < MIN_ROWS) rows = MIN_ROWS;
+  double work = (double)k * (double)conv_co(g); /* multiplications a pixel */
+  if (work * (double)rows > MOST_WORK) rows = (int64_t)(MOST_WORK / work) + 1;
   int64_t all = tm_k_conv_pixels(g);
   return rows < all ? rows : all > 0 ? all : 1;
 }
@@ -50,7 +59,7 @@ int64_t tm_k_conv_step(const tm_k_conv *g) {
 size_t tm_k_conv_scratch(const tm_k_conv *g) {
   if (conv_is_plain(g) || conv_is_depthwise(g)) return 0;
   int64_t rows = tm_k_conv_step(g), k = conv_k(g), co = conv_co(g);
-  return (size_t)(rows * k + (g->groups > 1 ? rows * co + k * co : 0));
+  return (size_t)(rows * k + MOVE + (g->groups > 1 ? rows * co + k * co : 0));
 }
 
 /* A place in the output: pixel (y, x) of image n. */
@@ -71,15 +80,25 @@ static void conv_next(const tm_k_conv *g, struct conv_at *a) {
   a->n++;
 }
 
-/* Neighbours j of 0..n-1 whose place `at + j step` is inside 0..size-1: first to last.
- */
-static void conv_clip(int64_t at, int64_t step, int64_t n, int64_t size, int64_t *first,
-                      int64_t *last) {
-  int64_t a = at < 0 ? (-at + step - 1) / step : 0;
-  int64_t b = at < size ? (size - at + step - 1) / step : 0;
-  *first = a < n ? a : n;
-  *last = b < n ? b : n;
-  if (*last < *first) *last = *first;
+/* What of a filter's row lies inside the image: neighbours first .. last - 1 of those
+ * at `at`, `at + dw`, ... */
+struct conv_span {
+  int64_t at, first, last;
+};
+
+TM_INLINE struct conv_span conv_span(const tm_k_conv *g, int64_t x) {
+  struct conv_span s = {x * g->sw - g->left, 0, g->kw};
+  if (g->dw == 1) { /* no division */
+    if (s.at < 0) s.first = -s.at;
+    if (s.at + g->kw > g->w) s.last = g->w - s.at;
+  } else {
+    if (s.at < 0) s.first = (-s.at + g->dw - 1) / g->dw;
+    int64_t inside = g->w > s.at ? (g->w - s.at + g->dw - 1) / g->dw : 0;
+    if (inside < s.last) s.last = inside;
+  }
+  if (s.first > g->kw) s.first = g->kw;
+  if (s.last < s.first) s.last = s.first;
+  return s;
 }
 
 #define S f32

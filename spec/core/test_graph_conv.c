@@ -280,11 +280,16 @@ static void pieces_of_any_size_make_the_same_convolution(void **state) {
   }
 }
 
-static void scratch_memory_is_bounded(void **state) {
+static void memory_and_time_of_a_piece_are_bounded(void **state) {
   (void)state;
   tm_k_conv g = {64, 512, 512, 64, 3, 3, 64, 512, 512, 1, 1, 1, 1, 1, 1, 1};
   assert_true(tm_k_conv_scratch(&g) * sizeof(float) < 2 << 20);
   assert_true(tm_k_conv_step(&g) < 1000);
+  tm_k_conv wide = {64, 64, 64, 4096, 3, 3, 4096, 64, 64, 1, 1, 1, 1, 1, 1, 1};
+  assert_true(tm_k_conv_step(&wide) < 20);
+  tm_k_conv plain = {64, 512, 512, 512, 1, 1, 4096, 512, 512, 1, 1, 1, 1, 0, 0, 1};
+  assert_true(tm_k_conv_scratch(&plain) == 0);
+  assert_true((double)tm_k_conv_step(&plain) * 512 * 4096 < 3e9);
 }
 
 /* --- NaN and cancellation --- */
@@ -341,7 +346,7 @@ int main(void) {
       cmocka_unit_test(gradients_of_gradients_agree_with_differences),
       cmocka_unit_test(batch_norm_gradients_agree_with_differences),
       cmocka_unit_test(pieces_of_any_size_make_the_same_convolution),
-      cmocka_unit_test(scratch_memory_is_bounded),
+      cmocka_unit_test(memory_and_time_of_a_piece_are_bounded),
       cmocka_unit_test(a_nan_is_the_maximum),
       cmocka_unit_test(a_cancelled_convolution_stops),
   };

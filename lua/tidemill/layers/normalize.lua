@@ -120,12 +120,28 @@ local function to_end(axis, rank)
   return there, back
 end
 
---- The variance that joins the average: Keras takes the estimate of the population's for
---- images (the fused kernel's), the batch's own for the rest.
-local function kept_variance(x, variance)
-  if #x.shape ~= 4 and #x.shape ~= 5 then return variance end
-  local n = tm.reduce_prod(tm.cast(tm.shape_of(x), variance.dtype)) / variance.shape[1]
-  return variance * (n / tm.maximum(n - 1, 1))
+--- How many values a mean is of: a number, or a tensor where sizes are not known yet.
+local function count(x, columns)
+  local n = values.count(x.shape) / columns
+  for _, size in ipairs(x.shape) do
+    if size == -1 then n = tm.reduce_prod(tm.cast(tm.shape_of(x), x.dtype)) / columns end
+  end
+  return n
+end
+
+--- The least or the largest of a number, or a tensor, and 1.
+local function with_one(op, n)
+  return type(n) == "number" and math[op == "minimum" and "min" or "max"](n, 1) or tm[op](n, 1)
+end
+
+--- Move the averages; nothing moves where the batch is empty.  The variance is Keras's:
+--- of images (its fused kernel) the estimate of the population's, else the batch's own.
+local function move(self, x, mean, variance)
+  local n = count(x, mean.shape[1])
+  local share = with_one("minimum", n) * (1 - self.momentum)
+  if #x.shape == 4 or #x.shape == 5 then variance = variance * (n / with_one("maximum", n - 1)) end
+  self.moving_mean:assign_sub((self.moving_mean - mean) * share)
+  self.moving_variance:assign_sub((self.moving_variance - variance) * share)
 end
 
 local function by_batch(self, x)
@@ -135,11 +151,7 @@ local function by_batch(self, x)
   local y, mean, variance = core.ops["nn.batch_norm_train"](last and x or tm.transpose(x, there),
     self.scale and self.gamma or tm.ones(n, self.dtype), self.center and self.beta or tm.zeros(n, self.dtype),
     self.epsilon)
-  if not context.scratch() then
-    local share = 1 - self.momentum
-    self.moving_mean:assign_sub((self.moving_mean - mean) * share)
-    self.moving_variance:assign_sub((self.moving_variance - kept_variance(x, variance)) * share)
-  end
+  if not context.scratch() then move(self, x, mean, variance) end
   return last and y or tm.transpose(y, back)
 end
 
