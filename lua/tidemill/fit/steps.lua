@@ -5,8 +5,8 @@
 --- own, whenever somebody wants to see them.
 ---
 --- Invariants
----   (1) `names` lists what the step logs, in the order in which it was first seen; what
----       is no metric is in `tensors`.
+---   (1) `names` lists what the step logs, in the order in which it was first seen;
+---       `metrics` has those that are metrics, the others are the step's results.
 ---   (2) compile makes all of this anew: a trace keeps the variables that were trainable
 ---       when it was made.
 
