@@ -59,6 +59,17 @@ describe("a list of callbacks", function()
     assert.is_true(l:wants_batches "predict")
   end)
 
+  it("saving after so many batches is no looking at batches, only a barrier", function()
+    local l = list.new { tm.callbacks.ModelCheckpoint("x", { save_freq = 30 }), tm.callbacks.BackupAndRestore("y",
+      { save_freq = 20 }) }
+    for _, cb in ipairs(l.callbacks) do cb._seen, cb._since = 0, 0 end
+    assert.is_false(l:wants_batches "train")
+    assert.equal(20, l:barrier())
+    l.callbacks[2]._since = -15 -- it has saved five batches ago
+    assert.equal(30, l:barrier())
+    assert.is_nil(list.new({ tm.callbacks.History() }):barrier())
+  end)
+
   it("never looks into logs", function()
     local logs = setmetatable({}, { __index = function() error "looked" end })
     list.new({ { on_batch_end = function() end } }):call("on_train_batch_end", 1, logs)

@@ -42,7 +42,6 @@ function Backup:init(dir, given)
   end
   self.save_freq, self.save_before_preemption = o.save_freq, o.save_before_preemption
   self.delete_checkpoint = options.flag(NAME, "delete_checkpoint", o.delete_checkpoint)
-  if o.save_freq and o.save_freq ~= "epoch" then self.on_train_batch_end = self._after_batch end
 end
 
 local function fitting_of(self)
@@ -154,7 +153,7 @@ function Backup:_barrier()
   if type(self.save_freq) == "number" then return self._seen + self.save_freq - self._since end
 end
 
-function Backup:_after_batch(batch)
+function Backup:_reached(batch)
   self._since = self._since + batch - self._seen
   self._seen = batch
   if self._since < self.save_freq then return end

@@ -155,6 +155,16 @@ function List:barrier()
   return least
 end
 
+--- A barrier is reached, or the end of the epoch: those that wait for it may save.
+function List:reached(batch, logs)
+  for _, last in ipairs { false, true } do
+    for _, cb in ipairs(self.callbacks) do
+      local waits = is_last(cb) == last and class.is(cb, Callback) and cb._barrier and cb:_barrier()
+      if waits then cb:_reached(batch, logs) end
+    end
+  end
+end
+
 --- Between two looks at batches: callbacks do what cannot wait for a hook.
 function List:heed()
   for _, cb in ipairs(self.callbacks) do

@@ -41,7 +41,6 @@ function ModelCheckpoint:init(filepath, given)
   self.save_weights_only = options.flag(NAME, "save_weights_only", o.save_weights_only)
   self.save_freq, self.verbose = o.save_freq, o.verbose
   self.best = o.initial_value_threshold or monitor.worst(self.mode)
-  if o.save_freq ~= "epoch" then self.on_train_batch_end = self._after_batch end
 end
 
 -- --- what the best was, over a restart ---
@@ -148,7 +147,7 @@ function ModelCheckpoint:_barrier()
   if self.save_freq ~= "epoch" then return self._seen + self.save_freq - self._since end
 end
 
-function ModelCheckpoint:_after_batch(batch, logs)
+function ModelCheckpoint:_reached(batch, logs)
   self._since = self._since + batch - self._seen
   self._seen = batch
   if self._since < self.save_freq then return end

@@ -6,8 +6,8 @@
 --- Invariants
 ---   (1) Batch hooks are called for each execution once, in order, whatever is started
 ---       ahead; batches count from 1.
----   (2) Nothing is started beyond a batch after which a callback wants to save before its
----       hooks were called.
+---   (2) Nothing is started beyond a batch after which a callback wants to save before it
+---       has saved.
 ---   (3) Metrics are read for whoever looks, and for progress at most once in PERIOD.
 
 local core = require "tidemill.core"
@@ -44,6 +44,18 @@ local function tell(pass, done, all)
   end
 end
 
+--- See where the next batch is after which a callback saves.
+local function look_ahead(pass)
+  local at = pass.kind == "train" and pass.list:barrier()
+  pass.barrier = at and math.ceil(at / pass.execution) * pass.execution
+end
+
+--- Callbacks save what there is after so many batches.
+local function reach(pass, done)
+  pass.list:reached(done, lazy_logs(pass))
+  look_ahead(pass)
+end
+
 --- `final`: the pass is over.
 local function progress(pass, done, final)
   if not pass.shows or (done == pass.shown and not final) then return end
@@ -70,8 +82,7 @@ local function room(pass, done)
   n = math.max(n, pass.execution) - out
   if pass.wants then n = math.min(n, pass.execution) end
   if pass.target then n = math.min(n, pass.target - pass.started) end
-  local barrier = pass.kind == "train" and pass.list:barrier()
-  if barrier then n = math.min(n, math.ceil(barrier / pass.execution) * pass.execution - pass.started) end
+  if pass.barrier then n = math.min(n, pass.barrier - pass.started) end
   return math.min(n, pass.runner.slice and math.max(pass.runner.slice, pass.execution) or n)
 end
 
@@ -97,10 +108,12 @@ end
 --- Run a pass; gives how many steps had data.
 function M.run(pass)
   local runner = pass.runner
+  look_ahead(pass)
   while true do
     local done = runner:finished()
     if pass.wants then tell(pass, done) end
     progress(pass, done)
+    if pass.barrier and done >= pass.barrier then reach(pass, done) end
     wait.heed()
     pass.list:heed()
     if stopped(pass) then break end
@@ -117,6 +130,7 @@ function M.run(pass)
   local done = runner:finished()
   if pass.wants then tell(pass, done, true) end
   progress(pass, done, true)
+  if pass.barrier then reach(pass, done) end
   return done
 end
 
