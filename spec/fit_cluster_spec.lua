@@ -272,6 +272,45 @@ describe("fit on a cluster", function()
   end)
 end)
 
+describe("the same script", function()
+  after_each(close)
+
+  it("runs without a cluster, with one in this process, and under launch, and computes the same", function()
+    local script = P.script [[
+      local tm = require "tidemill"
+      local D = tm.distribute
+      local function scope(fn) return fn() end
+      local strategy = (...) == "cluster" and D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 2 },
+        { variable_partitioner = D.partitioners.FixedShardsPartitioner{ num_shards = 2 } })
+      if strategy then scope = function(fn) return strategy:scope(fn) end end
+      local x, y = tm.random.normal({ 64, 3 }, { seed = 1 }), tm.random.normal({ 64, 2 }, { seed = 2 })
+      local model = scope(function()
+        return tm.Sequential{ tm.layers.Dense{ units = 2, name = "only", input_shape = { 3 },
+          kernel_initializer = tm.initializers.GlorotUniform{ seed = 3 } } }
+      end)
+      model:compile{ optimizer = tm.optimizers.SGD{ learning_rate = 0.05 }, loss = "mse", metrics = { "mae" } }
+      local function show(what, e) print(what, ("%.3f %.3f"):format(e.loss, e.mae)) end
+      show("before", model:evaluate(x, { y = y, verbose = 0 }))
+      local h = model:fit(x, { y = y, batch_size = 64, epochs = 3, verbose = 2, validation_data = { x, y } })
+      for i = 1, 3 do
+        show("epoch " .. i, { loss = h.loss[i], mae = h.mae[i] })
+        show("validation " .. i, { loss = h.val_loss[i], mae = h.val_mae[i] })
+      end
+      show("after", model:evaluate(x, { y = y, batch_size = 5, verbose = 0 }))
+      local p = model:predict(x, { batch_size = 5, verbose = 0 })
+      print("predicted", ("%.3f %.3f"):format(p[1][1]:item(), p[64][2]:item()))
+    ]]
+    local function numbers(p)
+      assert.equal(0, p:wait(30), p:err())
+      return (p:out():gsub("%- %d+[mu]?s[^\n]-([\n ])", "%1"))
+    end
+    local alone = numbers(P.run { script })
+    assert.truthy(alone:find "Epoch 3/3\n1/1" and alone:find "predicted")
+    assert.equal(alone, numbers(P.run { script, "cluster" }))
+    assert.equal(alone, numbers(P.run { "launch", "--workers", "2", "--ps", "2", script, "cluster" }))
+  end)
+end)
+
 describe("fit on a cluster whose ps is restored", function()
   after_each(close)
 

@@ -139,6 +139,17 @@ static tm_remote_value *schedule(bench *b, tm_graph *g) {
   return v;
 }
 
+/* The same once there is room. */
+static tm_remote_value *schedule_soon(bench *b, tm_graph *g) {
+  tm_err err = {0};
+  tm_remote_value *v = NULL;
+  tm_err_clear(&err);
+  while (tm_coordinator_schedule(b->c, g, NULL, 0, &v, &err) == TM_EAGAIN)
+    assert_ok_err(tm_coordinator_wait_room(b->c, -1, NULL, &err), &err);
+  assert_non_null(v);
+  return v;
+}
+
 static void join(bench *b) {
   tm_err err = {0};
   tm_err_clear(&err);
@@ -286,6 +297,33 @@ static void a_long_step_ends_soon_when_the_coordinator_closes(void **state) {
   bench_close(&b);
   assert_true(tm_now_ns() - t < 1000000000);
   tm_graph_unref(nap);
+}
+
+static void a_cancel_raises_nothing_and_what_comes_next_waits_for_what_still_stops(
+    void **state) {
+  (void)state;
+  bench b;
+  tm_err err = {0};
+  tm_err_clear(&err);
+  bench_open(&b, 2, 1, 10);
+  tm_graph *nap = nap_function(30), *one = empty_function();
+  tm_remote_value *v[8];
+  for (int i = 0; i < 8; i++) v[i] = schedule(&b, nap);
+  assert_ok_err(tm_coordinator_cancel(b.c, 0, &err), &err); /* does not wait */
+  assert_float_equal(value_of(schedule_soon(&b, one)), 1, 0);
+  for (int i = 0; i < 8; i++) {
+    tm_tensor **out;
+    int32_t n;
+    assert_int_equal(tm_remote_value_wait(v[i], -1, NULL, &out, &n, &err),
+                     TM_ECANCELLED);
+    tm_remote_value_unref(v[i]);
+    tm_err_clear(&err);
+  }
+  assert_ok_err(tm_coordinator_cancel(b.c, -1, &err), &err); /* nothing to do */
+  join(&b);
+  tm_graph_unref(one);
+  tm_graph_unref(nap);
+  bench_close(&b);
 }
 
 /* --- iterators --- */
@@ -465,6 +503,8 @@ int main(void) {
       cmocka_unit_test(the_first_error_cancels_the_rest_and_is_raised_once),
       cmocka_unit_test(join_gives_up_when_the_time_is_up),
       cmocka_unit_test(a_long_step_ends_soon_when_the_coordinator_closes),
+      cmocka_unit_test(
+          a_cancel_raises_nothing_and_what_comes_next_waits_for_what_still_stops),
       cmocka_unit_test(a_cancelled_closure_hands_its_batch_back),
       cmocka_unit_test(the_last_closures_never_wait_behind_a_slow_worker),
       cmocka_unit_test(a_batch_fetched_ahead_by_a_closure_that_moved_is_not_lost),
