@@ -189,3 +189,40 @@ describe("mistakes", function()
     end)
   end)
 end)
+
+describe("a saved model of images", function()
+  it("comes back with its options, weights and averages, and goes on training alike", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    local function norm(l) return tm.regularizers.L2(l) end
+    local model = tm.Sequential {
+      L.ZeroPadding2D { padding = { { 1, 0 }, { 0, 2 } }, input_shape = { 6, 6, 2 } },
+      L.Conv2D { filters = 4, kernel_size = { 3, 2 }, strides = 1, padding = "same", dilation_rate = { 1, 2 },
+        groups = 2, activation = "relu", kernel_regularizer = norm(0.1), kernel_constraint = "non_neg",
+        bias_initializer = tm.initializers.Constant { value = 0.5 } },
+      L.BatchNormalization { momentum = 0.6, epsilon = 0.01, beta_initializer = "ones" },
+      L.MaxPooling2D { pool_size = 2, strides = 1, padding = "same" },
+      L.DepthwiseConv2D { kernel_size = 2, depth_multiplier = 2, use_bias = false },
+      L.LayerNormalization { axis = { 2, 4 }, center = false }, L.AveragePooling2D { pool_size = { 2, 1 } },
+      L.UpSampling2D { size = { 1, 2 } }, L.Reshape { -1, 8 },
+      L.Conv1D { filters = 3, kernel_size = 2, padding = "causal" }, L.MaxPooling1D(), L.GlobalAveragePooling1D(),
+      L.Dense { units = 1 },
+    }
+    model:compile { optimizer = tm.optimizers.SGD { learning_rate = 0.05 }, loss = "mse" }
+    local x, y = tm.random.normal({ 8, 6, 6, 2 }, { seed = 3 }), tm.random.normal({ 8, 1 }, { seed = 4 })
+    local function fit(m) return m:fit(x, { y = y, batch_size = 4, epochs = 2, shuffle = false, verbose = 0 }).loss end
+    fit(model)
+    assert(model:save(dir))
+    local twin = assert(tm.models.load(dir))
+    os.execute("rm -rf '" .. dir .. "'")
+    assert.is_true(tm.allclose(model(x), twin(x), 0, 0))
+    close.check(fit(twin), fit(model), 1e-6)
+    for i, v in ipairs(model.weights) do close.check(flat(twin.weights[i]:read()), flat(v:read()), 1e-6) end
+    for i, l in ipairs(model.layers) do
+      assert.equal(l.name, twin.layers[i].name)
+      for _, key in ipairs { "strides", "padding", "dilation_rate", "groups", "momentum", "axis", "pool_size" } do
+        assert.same(l[key], twin.layers[i][key])
+      end
+    end
+  end)
+end)

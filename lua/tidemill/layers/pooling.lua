@@ -19,7 +19,6 @@ local function pool(name, rank, op)
     self.strides = windows.sizes(self, "strides", o.strides or o.pool_size, rank)
     self.padding = windows.padding(self, o.padding, { "valid", "same" })
     self.data_format = windows.format(self, o.data_format)
-    rawset(self, "_options", o)
   end
 
   function Pool:call(x)
@@ -50,7 +49,6 @@ local function global(name, rank, reduce)
     local o = self:options(given, { "data_format", keepdims = false })
     self.keepdims = options.flag(name, "keepdims", o.keepdims)
     self.data_format = windows.format(self, o.data_format)
-    rawset(self, "_options", o)
   end
 
   function Pool:call(x)
@@ -82,7 +80,6 @@ function M.UpSampling2D:init(given)
     errors.raise("unimplemented", '%s: interpolation is "nearest" only, got %s', self.name, tostring(o.interpolation))
   end
   self.interpolation = o.interpolation
-  rawset(self, "_options", o)
 end
 
 function M.UpSampling2D:call(x)
@@ -109,7 +106,6 @@ function M.ZeroPadding2D:init(given)
     out[i] = { options.count(self.name, "padding", pair[1], 0), options.count(self.name, "padding", pair[2], 0) }
   end
   self.padding, self.data_format = out, windows.format(self, o.data_format)
-  rawset(self, "_options", o)
 end
 
 function M.ZeroPadding2D:call(x)
