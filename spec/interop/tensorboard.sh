@@ -2,8 +2,7 @@
 # TensorBoard reads what tidemill logs: event files of a script's own, and of fits with
 # tm.callbacks.TensorBoard, one of them on a cluster.
 # Usage: B=build spec/interop/tensorboard.sh   (`make interop`); PYTHON names an
-# interpreter that has the packages tensorboard and pillow; SCREENSHOT=FILE.png has a
-# chromium draw the page, where there is one.
+# interpreter that has the packages tensorboard and pillow.
 set -eu
 cd "$(dirname "$0")/../.."
 B=${B:-build}
@@ -19,4 +18,4 @@ trap 'rm -rf "$dir"' EXIT
 "$B/tidemill" spec/interop/tensorboard.lua "$dir/logs"
 "$B/tidemill" spec/interop/tensorboard_fit.lua "$dir/fit" > "$dir/numbers.json"
 "$PYTHON" spec/interop/tensorboard_check.py "$dir/logs"
-"$PYTHON" spec/interop/tensorboard_fit.py "$dir/fit" "$dir/numbers.json" "${SCREENSHOT:-}"
+"$PYTHON" spec/interop/tensorboard_fit.py "$dir/fit" "$dir/numbers.json"

@@ -1,15 +1,11 @@
 """Read the logs of spec/interop/tensorboard_fit.lua over the HTTP interface of a
 TensorBoard that is started on them, and compare with what the fits returned.
-Arguments: the logs, the histories as JSON, a file for a picture of the page or ""."""
+Arguments: the logs, the histories as JSON."""
 import gzip
 import io
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import urllib.parse
 from glob import glob
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -17,10 +13,9 @@ import numpy as np
 from PIL import Image
 from tensorboard_board import Board
 
-folder, numbers, picture = sys.argv[1:4]
+folder, numbers = sys.argv[1:3]
 history = json.load(open(numbers))
 EPOCHS, STEPS = 12, 240
-SHOWN = "epoch_(accuracy|auc|loss)|batch_loss|deeper/kernel"
 
 
 def scalars(board, run, tag):
@@ -99,21 +94,6 @@ def check_timelines():
             assert e["ph"] == "M" or (e["ts"] >= 0 and e["dur"] >= 0), e
 
 
-def draw(board, path):
-    """A picture of the page by a chromium without a screen; plain words where there is none."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
-        print("interop: no picture: there is no chromium")
-        return
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run([chromium, "--headless=new", "--no-sandbox", "--enable-unsafe-swiftshader", "--use-gl=angle",
-                        "--use-angle=swiftshader", "--hide-scrollbars",
-                        "--user-data-dir=" + profile, "--window-size=1300,900", "--virtual-time-budget=30000",
-                        "--screenshot=" + os.path.abspath(path), board.address + "/?darkMode=false&tagFilter=" + urllib.parse.quote(SHOWN) + "&smoothing=0#timeseries"],
-                       check=True, timeout=180, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    print("interop: the page is in", path)
-
-
 with Board(folder, lambda tags: len(tags) >= 6) as board:
     check_scalars(board)
     check_histograms(board)
@@ -122,6 +102,4 @@ with Board(folder, lambda tags: len(tags) >= 6) as board:
     check_graph(board)
     check_hparams(board)
     check_timelines()
-    if picture:
-        draw(board, picture)
 print("interop: TensorBoard shows fits: numbers, histograms, images, text, graphs, hyperparameters, over HTTP")

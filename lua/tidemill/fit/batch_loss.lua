@@ -8,6 +8,7 @@ local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local outputs = require "tidemill.fit.outputs"
 local shapes = require "tidemill.lib.shapes"
+local trace = require "tidemill.trace"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
@@ -111,19 +112,18 @@ function M.loss(self, y, y_pred, weights)
     if e.loss and t[i] ~= nil then
       local loss = loss_of(e, t[i], p[i], w[i])
       batch = batch or tm.shape_of(t[i])[1]
-      if e.mean then follow(e.mean, loss, batch) end
+      if e.mean then trace.named("metrics", follow, e.mean, loss, batch) end
       if e.factor then loss = loss * e.factor end
       total = total and total + loss or loss
     end
   end
   local extra = penalty(self.model)
   if extra then total = total and total + values.cast(extra, total.dtype) or extra end
-  if total then follow(self.total, total, batch or tm.ones({})) end
+  if total then trace.named("metrics", follow, self.total, total, batch or tm.ones({})) end
   return total
 end
 
---- Let the metrics of compile see a batch.
-function M.metrics(self, y, y_pred, weights)
+local function update_metrics(self, y, y_pred, weights)
   local t, p, w = by_output(self, y, y_pred, weights)
   for i, e in ipairs(self.entries) do
     if t[i] ~= nil then
@@ -132,5 +132,8 @@ function M.metrics(self, y, y_pred, weights)
     end
   end
 end
+
+--- Let the metrics of compile see a batch.
+function M.metrics(...) return trace.named("metrics", update_metrics, ...) end
 
 return M
