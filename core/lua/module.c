@@ -1,6 +1,7 @@
 #include "lua/module.h"
 
 #include "lua/ckpt.h"
+#include "lua/claim.h"
 #include "lua/cluster.h"
 #include "lua/convert.h"
 #include "lua/data.h"
@@ -36,6 +37,7 @@ int luaopen_tidemill_core(lua_State *L) {
   tm_lua_open_cluster(L, core);
   tm_lua_open_preempt(L, core);
   tm_lua_open_ckpt(L, core);
+  tm_lua_open_claim(L, core);
   tm_lua_open_json(L, core);
   tm_lua_open_safetensors(L, core);
   tm_lua_open_graphs(L, core);
