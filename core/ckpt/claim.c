@@ -49,33 +49,45 @@ static bool claim_is_done(int fd, const char *of) {
   return n == len && memcmp(want, have, (size_t)n) == 0;
 }
 
-/* Is it there, and whose?  *fd is open when it is MINE. */
-static tm_status claim_open(const char *path, const char *of, int *fd,
-                            tm_claim_state *found, tm_err *err) {
-  bool made = true;
+/* The file, made or found.  TM_EAGAIN: it went in between. */
+static tm_status claim_file(const char *path, int *fd, bool *made, tm_err *err) {
+  *made = true;
   *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (*fd < 0 && errno == EEXIST) {
-    made = false;
+    *made = false;
     *fd = open(path, O_RDWR | O_CLOEXEC);
     if (*fd < 0 && errno == ENOENT) return TM_EAGAIN;
   }
-  if (*fd < 0) return tm_file_fail(err, errno, "open", path);
-  int number = flock(*fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-  bool locks = number == 0 || number == EWOULDBLOCK;
+  return *fd < 0 ? tm_file_fail(err, errno, "open", path) : TM_OK;
+}
+
+/* Whose is it?  TM_EAGAIN: it lost its name in between. */
+static tm_status claim_look(int fd, bool made, const char *of, tm_claim_state *found) {
+  bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+  bool held = !locked && (errno == EWOULDBLOCK || !made); /* else: no locks here */
   *found = TM_CLAIM_MINE;
-  if (claim_is_done(*fd, of))
+  if (claim_is_done(fd, of))
     *found = TM_CLAIM_DONE;
-  else if (number == EWOULDBLOCK || (!locks && !made))
+  else if (held)
     *found = TM_CLAIM_HELD;
-  else if (!claim_named(*fd))
-    number = -1; /* broken, or forgotten, between open and lock */
-  if (*found == TM_CLAIM_MINE && number >= 0 && claim_write(*fd, "held", of))
-    return TM_OK;
-  bool failed = *found == TM_CLAIM_MINE && number >= 0;
-  if (failed) (void)tm_file_fail(err, errno, "write", path);
+  else if (!claim_named(fd))
+    return TM_EAGAIN;
+  return TM_OK;
+}
+
+/* *fd is open when it is MINE. */
+static tm_status claim_open(const char *path, const char *of, int *fd,
+                            tm_claim_state *found, tm_err *err) {
+  bool made;
+  TM_TRY(claim_file(path, fd, &made, err));
+  tm_status s = claim_look(*fd, made, of, found);
+  if (s == TM_OK && *found == TM_CLAIM_MINE) {
+    if (claim_write(*fd, "held", of)) return TM_OK;
+    s = tm_file_fail(err, errno, "write", path);
+  }
   close(*fd);
   *fd = -1;
-  return failed ? TM_EEXHAUSTED : number < 0 ? TM_EAGAIN : TM_OK;
+  return s;
 }
 
 static tm_status claim_dir(const char *path, tm_err *err) {

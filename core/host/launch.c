@@ -31,13 +31,19 @@
  *       SIGTERM once the chief had ended or its grace was over, and what lives
  *       LAUNCH_KILL_MS later is sent SIGKILL.
  *   (2) The loop ends when every child's exit was seen and every pipe is at its end.
+ *   (3) Evaluators have the reading end of a pipe as descriptor 3, of which the writing
+ *       end is closed when the chief has ended: `catching_up` then, until the last of
+ *       them has ended, or their grace is over.
  */
 enum {
-  LAUNCH_MAX_TASKS = 512,
+  LAUNCH_MAX_TASKS = 512, /* workers and ps */
+  LAUNCH_MAX_EVALUATORS = 64,
+  LAUNCH_MAX = LAUNCH_MAX_TASKS + LAUNCH_MAX_EVALUATORS + 1,
   LAUNCH_KILL_MS = 1000,  /* from SIGTERM to SIGKILL */
   LAUNCH_ANSWER_MS = 500, /* that a chief has to answer Ctrl-C */
   LAUNCH_GRACE_S = 10,    /* that a chief has after SIGTERM */
   LAUNCH_RESTARTS = 10,
+  LAUNCH_CATCH_UP_S = 60, /* that evaluators have after the chief's end */
 };
 #define LAUNCH_ECHO_NS \
   200000000 /* Ctrl-C may come to us so much later than to the chief */
@@ -47,9 +53,9 @@ typedef struct launch {
   uv_signal_t on_int, on_term, on_noted, on_over;
   uv_timer_t grace;
   char exe[4096];
-  int nworker, nps;
-  int port[LAUNCH_MAX_TASKS + 1]; /* ps, workers, chief */
-  int dial[LAUNCH_MAX_TASKS + 1]; /* the same, of proxies; 0: there are none */
+  int nworker, nps, nevaluator;
+  int port[LAUNCH_MAX]; /* ps, workers, evaluators (unused), chief */
+  int dial[LAUNCH_MAX]; /* the same, of proxies; 0: there are none */
   char cluster_id[32];
   int ntask;
   tm_launch_task *task; /* the chief is last */
@@ -62,6 +68,8 @@ typedef struct launch {
   int64_t answered_ns; /* the chief said last that it takes care of it; 0: never */
   bool ending;         /* the chief was sent SIGTERM and has its grace */
   bool stopping, closed;
+  int catch_up_s, pipe[2]; /* (3) */
+  bool catching_up;
 } launch;
 
 void tm_host_follow_launcher(void) {
@@ -72,6 +80,10 @@ void tm_host_follow_launcher(void) {
 }
 
 static tm_launch_task *launch_chief(launch *l) { return &l->task[l->ntask - 1]; }
+
+static bool launch_evaluates(const tm_launch_task *t) {
+  return strcmp(t->job, "evaluator") == 0;
+}
 
 /* --- ports and TM_CONFIG --- */
 
@@ -97,7 +109,7 @@ static int launch_bind(int *port) {
 
 /* All are bound at once, so they differ. */
 static int launch_ports(launch *l) {
-  int fd[LAUNCH_MAX_TASKS + 1], n = 0, bad = 0;
+  int fd[LAUNCH_MAX], n = 0, bad = 0;
   for (; n < l->ntask && !bad; n++) bad = (fd[n] = launch_bind(&l->port[n])) < 0;
   int e = errno;
   for (int i = 0; i < n; i++)
@@ -137,6 +149,7 @@ static tm_status launch_config(const launch *l, const tm_launch_task *t, tm_buf 
   TM_TRY(launch_job(b, "chief", l->port + l->ntask - 1, 1));
   TM_TRY(tm_buf_printf(b, "}, \"task\": {\"type\": \"%s\", \"index\": %d}, ", t->job,
                        t->index));
+  TM_TRY(tm_buf_printf(b, "\"evaluators\": %d, ", l->nevaluator));
   TM_TRY(tm_buf_printf(b, "\"cluster_id\": \"%s\"}", l->cluster_id));
   return tm_buf_putc(b, '\0');
 }
@@ -175,6 +188,43 @@ static void launch_grace_over(uv_timer_t *t) {
   launch *l = t->data;
   if (!l->ending) l->status = 128 + SIGINT;
   launch_stop(l);
+}
+
+static void launch_catch_up_over(uv_timer_t *t) {
+  fprintf(stderr, "tidemill launch: evaluators are not done %d s after the chief\n",
+          ((launch *)t->data)->catch_up_s);
+  launch_stop(t->data);
+}
+
+static bool launch_evaluators_run(const launch *l) {
+  for (int i = 0; i < l->ntask; i++)
+    if (launch_evaluates(&l->task[i]) &&
+        (tm_launch_task_runs(&l->task[i]) ||
+         uv_is_active((const uv_handle_t *)&l->task[i].again)))
+      return true;
+  return false;
+}
+
+static void launch_close_pipe(launch *l) {
+  for (int i = 0; i < 2; i++)
+    if (l->pipe[i] >= 0) close(l->pipe[i]);
+  l->pipe[0] = l->pipe[1] = -1;
+}
+
+/* The training is over: what it wrote last is still to be evaluated. */
+static void launch_catch_up(launch *l) {
+  if (!launch_evaluators_run(l)) {
+    launch_stop(l);
+    return;
+  }
+  l->catching_up = true;
+  close(l->pipe[1]);
+  l->pipe[1] = -1;
+  for (int i = 0; i < l->nps + l->nworker; i++) {
+    uv_timer_stop(&l->task[i].again);
+    tm_launch_task_signal(&l->task[i], SIGTERM);
+  }
+  uv_timer_start(&l->grace, launch_catch_up_over, (uint64_t)l->catch_up_s * 1000, 0);
 }
 
 /* The chief first: it may save, for which it needs the others. */
@@ -222,20 +272,24 @@ static void launch_on_noted(uv_signal_t *h, int sig) {
 
 extern char **environ;
 
-/* The environment with TM_CONFIG and TM_LAUNCHER in front; the caller frees it. */
-static char **launch_env(char *config, char *launcher, size_t *size) {
+/* The environment with TM_CONFIG, TM_LAUNCHER and, for evaluators, their descriptor in
+ * front; the caller frees it. */
+static char **launch_env(char *config, char *launcher, bool evaluator, size_t *size) {
+  static char end[] = "TM_TRAINING_END=3";
   size_t n = 0;
   while (environ[n]) n++;
-  char **env = tm_malloc((n + 3) * sizeof *env);
-  *size = (n + 3) * sizeof *env;
+  char **env = tm_malloc((n + 4) * sizeof *env);
+  *size = (n + 4) * sizeof *env;
   if (!env) return NULL;
   size_t k = 0;
   env[k++] = config;
   env[k++] = launcher;
+  if (evaluator) env[k++] = end;
   for (size_t i = 0; i < n; i++)
     if (strncmp(environ[i], "TM_CONFIG=", 10) &&
         strncmp(environ[i], "TF_CONFIG=", 10) &&
-        strncmp(environ[i], "TM_LAUNCHER=", 12))
+        strncmp(environ[i], "TM_LAUNCHER=", 12) &&
+        strncmp(environ[i], "TM_TRAINING_END=", 16))
       env[k++] = environ[i];
   env[k] = NULL;
   return env;
@@ -249,13 +303,14 @@ static int launch_spawn(launch *l, tm_launch_task *t) {
   static char option[] = "--listen";
   if (l->dial[0]) role[2] = option;
   snprintf(listen, sizeof listen, "127.0.0.1:%d", l->port[t - l->task]);
-  bool chief = t == launch_chief(l);
+  bool script = t == launch_chief(l) || launch_evaluates(t);
   int r = UV_ENOMEM;
   snprintf(launcher, sizeof launcher, "TM_LAUNCHER=%d", (int)getpid());
+  t->inherit = launch_evaluates(t) ? l->pipe[0] : -1;
   if (launch_config(l, t, &config) == TM_OK) {
     size_t size;
-    char **env = launch_env((char *)config.data, launcher, &size);
-    if (env) r = tm_launch_task_start(t, chief ? l->script - 1 : role, env);
+    char **env = launch_env((char *)config.data, launcher, t->inherit >= 0, &size);
+    if (env) r = tm_launch_task_start(t, script ? l->script - 1 : role, env);
     tm_free(env, size);
   }
   tm_buf_release(&config);
@@ -264,11 +319,14 @@ static int launch_spawn(launch *l, tm_launch_task *t) {
 
 /* --- starting again --- */
 
-/* It is not to be started again: everything ends. */
+/* It is not to be started again: everything ends, but for an evaluator. */
 static void launch_give_up(launch *l, const tm_launch_task *t, const char *why) {
-  fprintf(stderr,
-          "tidemill launch: %s %s; it died more than %d times within %d s: giving up\n",
-          t->name, why, l->max_restarts, (int)TM_LAUNCH_WITHIN_S);
+  fprintf(
+      stderr,
+      "tidemill launch: %s %s; it died more than %d times within %d s: giving up%s\n",
+      t->name, why, l->max_restarts, (int)TM_LAUNCH_WITHIN_S,
+      launch_evaluates(t) ? " on it, the training goes on" : "");
+  if (launch_evaluates(t)) return;
   l->status = 1;
   launch_stop(l);
 }
@@ -292,7 +350,7 @@ static void launch_again(uv_timer_t *timer) {
   launch *l = t->ud;
   char why[128];
   if (l->stopping) return;
-  if (t != launch_chief(l) && launch_port_taken(l, t)) {
+  if (t != launch_chief(l) && !launch_evaluates(t) && launch_port_taken(l, t)) {
     snprintf(why, sizeof why, "cannot start: 127.0.0.1:%d is in use by another process",
              l->port[t - l->task]);
     launch_later(l, t, why);
@@ -310,8 +368,27 @@ static void launch_chief_ended(launch *l, tm_launch_task *t, int64_t status, int
   l->status = sig ? 128 + sig : (int)status;
   if (l->restart_chief && l->status && !l->interrupted && !l->ending)
     launch_later(l, t, why);
+  else if (l->status == 0 && !l->interrupted && !l->ending)
+    launch_catch_up(l);
   else
     launch_stop(l);
+}
+
+static void launch_evaluator_died(launch *l, tm_launch_task *t, const char *why) {
+  if (l->no_restart)
+    fprintf(stderr, "tidemill launch: %s %s\n", t->name, why);
+  else
+    launch_later(l, t, why);
+}
+
+/* A worker or ps: told to, or died. */
+static void launch_server_ended(launch *l, tm_launch_task *t, bool told,
+                                const char *why) {
+  if (l->no_restart || told)
+    fprintf(stderr, "tidemill launch: %s %s%s\n", t->name, why,
+            told ? "; it was told to, and stays away" : "");
+  else
+    launch_later(l, t, why);
 }
 
 static void launch_ended(tm_launch_task *t, int64_t status, int sig) {
@@ -321,13 +398,11 @@ static void launch_ended(tm_launch_task *t, int64_t status, int sig) {
            sig ? sig : (int)status);
   if (t == launch_chief(l)) {
     launch_chief_ended(l, t, status, sig, why);
-  } else if (!l->stopping) {
-    bool told = !sig && status == 0;
-    if (l->no_restart || told)
-      fprintf(stderr, "tidemill launch: %s %s%s\n", t->name, why,
-              told ? "; it was told to, and stays away" : "");
-    else
-      launch_later(l, t, why);
+  } else if (launch_evaluates(t) && !l->stopping && !l->interrupted) {
+    if (sig || status) launch_evaluator_died(l, t, why);
+    if (l->catching_up && !launch_evaluators_run(l)) launch_stop(l);
+  } else if (!l->stopping && !l->catching_up && !launch_evaluates(t)) {
+    launch_server_ended(l, t, !sig && status == 0, why);
   }
   launch_close_if_gone(l);
 }
@@ -357,16 +432,12 @@ static void launch_init(launch *l) {
   uv_signal_start(&l->on_term, launch_on_signal, SIGTERM);
   uv_signal_start(&l->on_noted, launch_on_noted, SIGUSR1);
   uv_signal_start(&l->on_over, launch_on_noted, SIGUSR2);
-  for (int i = 0; i < l->ntask; i++) {
-    bool ps = i < l->nps, chief = i == l->ntask - 1;
+  static const char *const job[] = {"ps", "worker", "evaluator", "chief"};
+  const int n[] = {l->nps, l->nworker, l->nevaluator, 1};
+  for (int i = 0, k = 0, index = 0; i < l->ntask; i++, index++) {
+    while (index == n[k]) k++, index = 0;
     tm_launch_task *t = &l->task[i];
-    tm_launch_task_init(t, &l->loop,
-                        ps      ? "ps"
-                        : chief ? "chief"
-                                : "worker",
-                        ps      ? i
-                        : chief ? 0
-                                : i - l->nps);
+    tm_launch_task_init(t, &l->loop, job[k], index);
     t->ended = launch_ended;
     t->deaths = l->max_restarts;
     t->ud = l;
@@ -387,6 +458,11 @@ static int launch_run(launch *l) {
     fprintf(stderr, "tidemill launch: out of memory\n");
     return 1;
   }
+  if (pipe(l->pipe) || fcntl(l->pipe[1], F_SETFD, FD_CLOEXEC) ||
+      fcntl(l->pipe[0], F_SETFD, FD_CLOEXEC)) {
+    fprintf(stderr, "tidemill launch: no pipe: %s\n", strerror(errno));
+    return 1;
+  }
   launch_init(l);
   l->status = 0;
   if (launch_tasks(l)) {
@@ -395,6 +471,7 @@ static int launch_run(launch *l) {
   }
   uv_run(&l->loop, UV_RUN_DEFAULT);
   uv_loop_close(&l->loop);
+  launch_close_pipe(l);
   tm_free(l->task, bytes);
   return l->status;
 }
@@ -407,13 +484,15 @@ static int launch_usage(const char *why, const char *what) {
       why ? stderr : stdout,
       "usage: tidemill launch --workers N --ps N [options] script.lua [args]\n"
       "Runs the script as the chief of a cluster of processes on this machine.\n"
+      "  --evaluators N   run the script N times more, beside: as evaluators\n"
       "  --no-restart     leave workers and ps that die where they are\n"
       "  --restart-chief  start the script again when it dies or fails\n"
       "  --max-restarts N of one task within 60 s, then all ends (default %d)\n"
       "  --ports P,P,...  where the ps, then the workers listen (default: free ports)\n"
       "  --dial P,P,...   the ports of proxies in front of them, which tasks dial\n"
-      "  --grace SECONDS  that the chief has after SIGTERM (default %d)\n",
-      (int)LAUNCH_RESTARTS, (int)LAUNCH_GRACE_S);
+      "  --grace SECONDS  that the chief has after SIGTERM (default %d)\n"
+      "  --catch-up SECONDS  that evaluators have after the chief's end (default %d)\n",
+      (int)LAUNCH_RESTARTS, (int)LAUNCH_GRACE_S, (int)LAUNCH_CATCH_UP_S);
   return why ? 2 : 0;
 }
 
@@ -470,7 +549,10 @@ static bool launch_option(launch *l, int argc, char **argv, int *i) {
   const int tasks = LAUNCH_MAX_TASKS / 2;
   return launch_number(argc, argv, i, "--workers", tasks, &l->nworker) ||
          launch_number(argc, argv, i, "--ps", tasks, &l->nps) ||
+         launch_number(argc, argv, i, "--evaluators", LAUNCH_MAX_EVALUATORS,
+                       &l->nevaluator) ||
          launch_number(argc, argv, i, "--grace", 86400, &l->grace_s) ||
+         launch_number(argc, argv, i, "--catch-up", 86400, &l->catch_up_s) ||
          launch_number(argc, argv, i, "--max-restarts", TM_LAUNCH_DEATHS_MAX,
                        &l->max_restarts) ||
          launch_list(argc, argv, i, "--ports", l->port, &l->nport) ||
@@ -483,7 +565,9 @@ static bool launch_option(launch *l, int argc, char **argv, int *i) {
 static const char *launch_wrong(const launch *l) {
   if (l->nworker < 1) return "--workers must be a number from 1 on";
   if (l->nps < 1) return "--ps must be a number from 1 on";
+  if (l->nevaluator < 0) return "--evaluators must be a number";
   if (l->grace_s < 0) return "--grace must be a number of seconds";
+  if (l->catch_up_s < 0) return "--catch-up must be a number of seconds";
   if (l->max_restarts < 0) return "--max-restarts must be a number up to 100";
   int n = l->nps + l->nworker;
   if ((l->nport && l->nport != n) || (l->ndial && l->ndial != n))
@@ -495,6 +579,8 @@ int tm_host_launch(int argc, char **argv) {
   static launch l; /* about 7 KB, one a process */
   int i = 1;
   l.grace_s = LAUNCH_GRACE_S;
+  l.catch_up_s = LAUNCH_CATCH_UP_S;
+  l.pipe[0] = l.pipe[1] = -1;
   l.max_restarts = LAUNCH_RESTARTS;
   for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
     if (strcmp(argv[i], "--help") == 0) return launch_usage(NULL, NULL);
@@ -509,7 +595,7 @@ int tm_host_launch(int argc, char **argv) {
   if (!wrong && i >= argc) wrong = "no script";
   if (wrong) return launch_usage(wrong, "");
   if (!launch_has_script(argv[i])) return 1;
-  l.ntask = l.nworker + l.nps + 1;
+  l.ntask = l.nworker + l.nps + l.nevaluator + 1;
   l.script = argv + i;
   argv[i - 1] = l.exe; /* argv[0] of the chief, in front of the script */
   return launch_run(&l);

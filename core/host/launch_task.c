@@ -37,6 +37,7 @@ void tm_launch_task_init(tm_launch_task *t, uv_loop_t *loop, const char *job,
   t->loop = loop;
   t->job = job;
   t->index = index;
+  t->inherit = -1;
   snprintf(t->name, sizeof t->name, "/job:%s/task:%d", job, index);
   uv_timer_init(loop, &t->again);
   t->again.data = t;
@@ -110,9 +111,10 @@ static void launch_stream_init(launch_life *life, launch_stream *s, FILE *to) {
 
 int tm_launch_task_start(tm_launch_task *t, char **args, char **env) {
   bool chief = launch_is_chief(t);
-  uv_stdio_container_t io[3] = {{.flags = UV_IGNORE},
+  uv_stdio_container_t io[4] = {{.flags = UV_IGNORE},
                                 {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE},
-                                {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE}};
+                                {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE},
+                                {.flags = UV_INHERIT_FD, .data.fd = t->inherit}};
   launch_life *life = tm_calloc(1, sizeof *life);
   if (!life) return UV_ENOMEM;
   life->task = t;
@@ -131,7 +133,7 @@ int tm_launch_task_start(tm_launch_task *t, char **args, char **env) {
                             .file = args[0],
                             .args = args,
                             .env = env,
-                            .stdio_count = 3,
+                            .stdio_count = t->inherit < 0 ? 3 : 4,
                             .stdio = io};
   life->process.data = life;
   life->open++;

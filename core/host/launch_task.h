@@ -30,7 +30,7 @@ enum {
 
 typedef struct tm_launch_task tm_launch_task;
 struct tm_launch_task {
-  const char *job; /* "chief", "worker", "ps" */
+  const char *job; /* "chief", "worker", "ps", "evaluator" */
   int index;
   char name[48]; /* "/job:worker/task:3" */
   void (*ended)(tm_launch_task *t, int64_t status, int sig);
@@ -38,6 +38,7 @@ struct tm_launch_task {
   uv_loop_t *loop;
   struct launch_life *life; /* NULL: it does not run */
   uv_timer_t again;         /* of its next start; whoever runs the tasks uses it */
+  int inherit;              /* a descriptor that it has as 3, or -1 */
   int deaths;               /* more of them within TM_LAUNCH_WITHIN_S are too many */
   int ndeath;
   int64_t death[TM_LAUNCH_DEATHS_MAX + 1]; /* ns: the last ones */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "host/evaluator.h"
 #include "host/inspect.h"
 #include "host/launch.h"
 #include "host/role.h"
@@ -14,9 +15,8 @@ static const struct {
   const char *name;
   int (*run)(int argc, char **argv);
 } main_commands[] = {
-    {"launch", tm_host_launch},
-    {"worker", tm_host_role},
-    {"ps", tm_host_role},
+    {"launch", tm_host_launch},   {"worker", tm_host_role},
+    {"ps", tm_host_role},         {"evaluator", tm_host_evaluator},
     {"inspect", tm_host_inspect},
 };
 

@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "base/log.h"
+#include "host/evaluator.h"
 #include "host/interrupt.h"
 #include "host/launch.h"
 #include "host/role.h"
@@ -220,6 +222,7 @@ static int script_usage(FILE *to) {
       "usage: tidemill [-e TEXT] [script.lua [args]]\n"
       "       tidemill launch --workers N --ps N script.lua [args]\n"
       "       tidemill worker | ps      a task of the cluster that TM_CONFIG names\n"
+      "       tidemill evaluator script.lua [args]    the script, beside a training\n"
       "       tidemill inspect CHECKPOINT [NAME...]   what a checkpoint holds\n"
       "       tidemill --version | --help\n"
       "Without a script: a prompt, or the script on standard input.\n",
@@ -268,6 +271,7 @@ int tm_host_script(int argc, char **argv) {
     return 1;
   }
   tm_lua_log_to_stderr(true);
+  if (tm_host_is_evaluator()) tm_log_stream(stderr, TM_LOG_INFO);
   lua_pushcfunction(L, script_open);
   if (script_call(L, 0, 0) == 0) {
     status = script_run(L, argc, argv);

@@ -1,7 +1,10 @@
 #include "lua/system.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -62,6 +65,16 @@ static int system_terminal(lua_State *L) {
   if (!isatty(STDOUT_FILENO)) return 0;
   int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 ? w.ws_col : 0;
   lua_pushinteger(L, columns > 0 ? columns : 80);
+  return 1;
+}
+
+/* core.training_ended(): has the chief of the launcher that started this evaluator
+ * ended? Then the other end of the pipe that TM_TRAINING_END names is closed. */
+static int system_training_ended(lua_State *L) {
+  const char *text = getenv("TM_TRAINING_END");
+  struct pollfd p = {.fd = text ? atoi(text) : -1, .events = POLLIN};
+  bool ended = p.fd > STDERR_FILENO && poll(&p, 1, 0) == 1 && (p.revents & POLLHUP);
+  lua_pushboolean(L, ended);
   return 1;
 }
 
@@ -141,6 +154,7 @@ void tm_lua_open_system(lua_State *L, int core) {
       {"log", system_log_text},
       {"print", system_print_text},
       {"terminal", system_terminal},
+      {"training_ended", system_training_ended},
       {NULL, NULL},
   };
   lua_pushvalue(L, core);

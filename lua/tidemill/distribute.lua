@@ -19,6 +19,7 @@ local M = {
   PreemptionWatcher = preemption.new,
   ShardedVariable = require("tidemill.distribute.sharded").new,
   PerWorkerVariable = require("tidemill.distribute.per_worker").variable,
+  SidecarEvaluator = require("tidemill.distribute.sidecar").new,
   Server = require("tidemill.distribute.server").new,
 }
 

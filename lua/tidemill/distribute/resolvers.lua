@@ -150,6 +150,22 @@ function M.local_cluster(opts)
     in_process = true }, Local)
 end
 
+--- The group of evaluators that this one is of, by the environment, and whether a launcher
+--- made it; nil: it is alone.
+function M.evaluators()
+  for _, name in ipairs { "TM_CONFIG", "TF_CONFIG" } do
+    local text = os.getenv(name)
+    if text and text ~= "" then
+      local config = parse_config(name, text)
+      if config_task(name, config) ~= "evaluator" then return nil end
+      local id = config.cluster_id and tostring(config.cluster_id)
+      if config.evaluators then return id or "launch-", true end
+      local job = type(config.cluster) == "table" and config.cluster.evaluator
+      return type(job) == "table" and #job > 1 and (id or "cluster") or nil, false
+    end
+  end
+end
+
 --- The cluster that TM_CONFIG or TF_CONFIG names, else a local one of this size.
 function M.resolver(opts)
   opts = sizes("resolver", opts)
@@ -158,6 +174,7 @@ function M.resolver(opts)
     if text and text ~= "" then
       local r = from_variable(name)
       local spec = r:cluster_spec()
+      if r.task_type == "evaluator" then return r end
       local function count(job) return spec._jobs[job] and spec:num_tasks(job) or 0 end
       local workers, ps = count "worker", count "ps"
       if workers ~= opts.workers or ps ~= opts.ps then

@@ -50,6 +50,11 @@ local function check_cluster(resolver)
   if type(resolver) ~= "table" or type(resolver.cluster_spec) ~= "function" then
     bad("the first argument must be a cluster resolver, got %s", type(resolver))
   end
+  if resolver.task_type == "evaluator" then
+    errors.raise("failed_precondition", "ParameterServerStrategy: this process is an evaluator, which has no part in "
+      .. 'the training cluster; look first: if resolver.task_type == "evaluator" then '
+      .. "tm.distribute.SidecarEvaluator{...}:start() ... end")
+  end
   local spec = resolver:cluster_spec()
   check_jobs(spec)
   check_task(spec, resolver.task_type, resolver.task_id)

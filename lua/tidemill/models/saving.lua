@@ -123,7 +123,8 @@ local function load_classes(path, doc, reader, o)
   for _, v in ipairs(model.weights) do needed[v] = true end
   local root = { model = model, optimizer = rawget(model, "optimizer") }
   local function need(l) return l.kind == "variable" and needed[l.variable] == true end
-  must(checkpoint.new(root):_read_whole(path, need))
+  local status = must(checkpoint.new(root):_read_whole(path, need))
+  if model.built then status:_close() end
   return model
 end
 

@@ -72,8 +72,8 @@ local function from_checkpoint(model, path, o)
   local weights = weights_of(model)
   local function need(l) return not o.skip_mismatch and l.kind == "variable" and weights[l.variable] == true end
   local found = must(checkpoint.new({ model = model }):_read_whole(path, need, o.skip_mismatch))
-  if o.skip_mismatch or model.built then found:assert_nontrivial_match() end
-  return found
+  if not model.built then return found end
+  return found:assert_nontrivial_match():_close()
 end
 
 --- The entry of a file for a leaf: by its place in the model, or by the variable's name.

@@ -151,10 +151,10 @@ end
 function methods:read(path, given) return restore(self, "read", check_path("read", path), given) end
 
 --- As read, all or nothing: leaves for which need(leaf) holds must be there.
-function methods:_read_whole(path, need, skip)
+function methods:_read_whole(path, need, skip, names)
   path = check_path("read", path)
   return again(function()
-    return status.restore(self, rawget(self, ROOT), path, nil, nil, { need = need, skip = skip })
+    return status.restore(self, rawget(self, ROOT), path, nil, names, { need = need, skip = skip })
   end)
 end
 

@@ -382,6 +382,12 @@ function Status:assert_nontrivial_match()
   return self
 end
 
+--- Nothing more will be made that the rest is for: let go of the files.
+function Status:_close()
+  stop(self)
+  return self
+end
+
 --- It is known that not all is used.
 function Status:expect_partial() return self end
 
