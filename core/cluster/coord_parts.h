@@ -197,7 +197,7 @@ bool coord_rounds_keep(tm_coordinator *c, coord_worker *w, coord_item *it,
 /* The round under way is void: what was done for it is cancelled, or (again) to be done
  * again. */
 void coord_rounds_void(tm_coordinator *c, bool again);
-void coord_rounds_look(tm_coordinator *c);  /* has it enough? */
+void coord_rounds_look(tm_coordinator *c); /* has it enough? */
 /* Somebody waits for closures up to this one. */
 void coord_rounds_await(tm_coordinator *c, uint64_t upto);
 

@@ -96,7 +96,6 @@ static int coordinator_check(lua_State *L) {
   return 0;
 }
 
-
 static tm_remote_value *check_remote(lua_State *L, int i) {
   tm_remote_value *v = ((remote_box *)luaL_checkudata(L, i, REMOTE_MT))->v;
   if (!v) tm_lua_fail(L, TM_EPRECOND, "this result was given up");
