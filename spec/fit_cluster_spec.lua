@@ -383,6 +383,15 @@ describe("predict and evaluate on a cluster", function()
     end
   end)
 
+  it("join the outputs of very many batches", function()
+    open(2)
+    local here, there = two_headed(alone), two_headed(function(fn) return strategy:scope(fn) end)
+    local x = data(1300)
+    local p = here:predict(x, { batch_size = 2, verbose = 0 })
+    assert.is_true(tm.allclose(here(x).a, p.a, 1e-5, 1e-6))
+    assert.same(p.b:totable(), there:predict(x, { batch_size = 2, verbose = 0 }).b:totable())
+  end)
+
   it("take a number of steps, of data without an end too", function()
     open(2)
     local here, there = two_headed(alone), two_headed(function(fn) return strategy:scope(fn) end)

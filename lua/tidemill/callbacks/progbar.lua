@@ -101,7 +101,7 @@ function Progbar:on_progress(kind, done, logs, final)
   self.done = done
   if not bar then return end
   bar:saw(done)
-  if final or done == 0 or not bar:due() then return end
+  if final or done == 0 or (done == bar.target and not bar.columns) or not bar:due() then return end
   bar:update(done, kind ~= "predict" and listed(self, copy(logs)) or nil)
 end
 

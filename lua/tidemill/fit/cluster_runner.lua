@@ -124,8 +124,10 @@ local function explained(self, e)
   return e
 end
 
---- A step failed, and all others with it: the first error is raised.
+--- A step failed, and all others with it: the first error is raised.  (What is no error
+--- object is no step's: a hook's, or Ctrl-C.)
 local function fail(self, e)
+  if not errors.is_error(e) then error(e, 0) end
   local ok, first = pcall(self.coordinator.join, self.coordinator)
   error(explained(self, ok and e or first), 0)
 end

@@ -6,6 +6,7 @@ local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local tm = require "tidemill.lib.lazy"
 
+local unpack = table.unpack or unpack
 local M = {}
 
 local QUICK, SLOW = 0.02, 0.05 -- seconds between two looks at hooks and signals
@@ -71,6 +72,20 @@ function Runner.wait() return true end
 --- Tensors that the newest step returned, by name.
 function Runner:last() return self.newest end
 
+local MOST = 256 -- tensors that concat takes
+
+--- Tensors in one, by groups.
+local function concat(parts)
+  while #parts > 1 do
+    local joined = {}
+    for i = 1, #parts, MOST do
+      joined[#joined + 1] = tm.concat({ unpack(parts, i, math.min(i + MOST - 1, #parts)) }, 1)
+    end
+    parts = joined
+  end
+  return parts[1]
+end
+
 --- Outputs of batches joined to those of all; nil: there were none.
 function M.join(found)
   if #found == 0 then return nil end
@@ -81,7 +96,7 @@ function M.join(found)
   for k = 1, #flat[1] do
     local parts = {}
     for i = 1, #flat do parts[i] = flat[i][k] end
-    joined[k] = tm.concat(parts, 1)
+    joined[k] = concat(parts)
   end
   return nest.fill(found[1], joined)
 end

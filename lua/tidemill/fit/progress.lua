@@ -14,7 +14,7 @@ local M = {}
 
 local WIDTH = 30 -- of the bar
 local OFTEN = 0.05 -- seconds between two lines on a terminal
-local FIRST, MOST, SHARE = 0.5, 30, 0.1 -- elsewhere: at first, at most, of the time that went by
+local FIRST, MOST, SHARE = 0.1, 30, 0.1 -- elsewhere: at first, at most, of the time that went by
 
 ---@class tm.fit.Progress
 local Bar = {}
