@@ -126,6 +126,62 @@ describe("metrics", function()
     assert.equal(0, a:result():item())
   end)
 
+  it("count the same on a cluster as here, also those that make their variables late", function()
+    local N, CLASSES = 96, 3
+    local y, p = {}, {}
+    for i = 1, N do
+      y[i], p[i] = {}, {}
+      for k = 1, CLASSES do
+        y[i][k] = (i + k) % CLASSES == 0 and 1 or 0
+        p[i][k] = (i * k * 7 % 11) / 11
+      end
+    end
+    local function metrics_of()
+      return { tm.metrics.F1Score { average = "macro" }, tm.metrics.AUC { multi_label = true }, tm.metrics.R2Score(),
+        tm.metrics.Recall { top_k = 2 }, tm.metrics.CategoricalAccuracy(), tm.metrics.CosineSimilarity() }
+    end
+    local here = metrics_of()
+    for _, m in ipairs(here) do m:update_state(tm.tensor(y), tm.tensor(p)) end
+    local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.local_cluster { workers = 2, ps = 2 })
+    local there, coordinator = strategy:scope(metrics_of), tm.distribute.ClusterCoordinator(strategy)
+    local step = tm.func(function(t, q)
+      for _, m in ipairs(there) do m:update_state(t, q) end
+    end)
+    for pass = 1, 2 do
+      for i = 1, N, 12 do
+        local t, q = {}, {}
+        for k = 0, 11 do t[k + 1], q[k + 1] = y[i + k], p[i + k] end
+        coordinator:schedule(step, { tm.tensor(t), tm.tensor(q) })
+      end
+      coordinator:join()
+      for i, m in ipairs(there) do
+        local got, want = m:result():item(), here[i]:result():item()
+        if m.class_name == "AUC" or m.class_name == "Recall" or m.class_name:match "Accuracy" then
+          assert.equal(want, got, m.class_name .. pass)
+        end
+        close.check(got, want, 1e-6, 0)
+        m:reset_states()
+        assert.equal(0, m:result():item(), m.class_name)
+      end
+    end
+    coordinator:close()
+  end)
+
+  it("that make their variables late come back from a checkpoint", function()
+    local y, p = tm.tensor { { 1, 0 }, { 0, 1 } }, tm.tensor { { 0.75, 0.25 }, { 0.6, 0.4 } }
+    local a = tm.metrics.F1Score { average = "macro" }
+    a:update_state(y, p)
+    local path = os.tmpname()
+    os.remove(path)
+    tm.train.Checkpoint { metric = a }:write(path)
+    local b = tm.metrics.F1Score { average = "macro" }
+    tm.train.Checkpoint { metric = b }:read(path)
+    b:update_state(y, p)
+    os.execute("rm -rf " .. path)
+    assert.equal(a:result():item(), b:result():item())
+    assert.equal(2, b.true_positives:read():select(1, 1):item())
+  end)
+
   it("names the class id that is too large", function()
     local m = tm.metrics.ConfusionMatrix { num_classes = 2 }
     local ok, e = pcall(m.update_state, m, tm.tensor({ 2 }, "int64"), tm.tensor({ 0 }, "int64"))

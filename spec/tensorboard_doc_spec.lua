@@ -15,7 +15,7 @@ describe("docs/tensorboard.md", function()
     for block in text:gmatch "```lua\n(.-)```" do parts[#parts + 1] = block end
     assert.equal(2, #parts)
     local source = table.concat(parts, "\n"):gsub('"logs/', '"' .. dir .. "/")
-    assert((loadstring or load)(source, "=doc"))()
+    assert(load(source, "=doc"))()
     assert.equal(5, #E.tag(E.of(dir .. "/run1/train"), "epoch_loss"))
     assert.equal(100, #E.tag(E.of(dir .. "/mine"), "loss"))
   end)

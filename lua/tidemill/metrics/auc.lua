@@ -63,6 +63,7 @@ function AUC:build(labels)
   local shape = { #self.thresholds, labels }
   self.positives = self:add_weight { name = "positives", shape = shape, dtype = "float64" }
   self.negatives = self:add_weight { name = "negatives", shape = shape, dtype = "float64" }
+  self:made_late()
 end
 
 --- The bucket of each prediction, from 0: the last threshold below it.

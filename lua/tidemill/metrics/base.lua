@@ -81,6 +81,17 @@ function Metric:copy()
   return m
 end
 
+local late = {}
+
+--- A metric that makes variables when it sees the first batch says so: a checkpoint may
+--- have values for them.
+function Metric:made_late()
+  for _, fn in ipairs(late) do fn(self) end
+end
+
+--- Call fn(metric) whenever that happens.
+function Metric.when_late(fn) late[#late + 1] = fn end
+
 function Metric:update_state()
   errors.raise("unimplemented", "%s has no method update_state(y_true, y_pred, weights)", self.class_name)
 end

@@ -31,6 +31,7 @@ function M.FBetaScore:build(classes)
   for _, name in ipairs(counts) do
     self[name] = self:add_weight { name = name, shape = { classes }, dtype = "float64" }
   end
+  self:made_late()
 end
 
 --- What is called positive, 0 or 1.

@@ -29,6 +29,7 @@ function R2Score:build(outputs)
   for _, name in ipairs { "squared_sum", "sum", "residual", "count" } do
     self[name] = self:add_weight { name = name, shape = { outputs }, dtype = "float64" }
   end
+  self:made_late()
 end
 
 --- (examples, outputs) of either; one output may come as (examples).

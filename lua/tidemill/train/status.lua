@@ -6,6 +6,7 @@
 ---   (2) A leaf is restored at most once by one restore: training is never undone.
 
 local Layer = require "tidemill.layers.base"
+local Metric = require "tidemill.metrics.base"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local place = require "tidemill.lib.place"
@@ -255,6 +256,7 @@ local function wait(self)
   if not watched then
     watched = true
     Layer.after_build(function() M.look_again() end)
+    Metric.when_late(function() M.look_again() end)
   end
   waiting[self.owner] = self
   for object in pairs(self.walked) do waiting[object] = self end
