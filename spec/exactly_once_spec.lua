@@ -169,6 +169,25 @@ describe("exactly-once visitation", function()
     assert.equal(20, it:_progress().done)
   end)
 
+  it("lets functions run whose ids are computed ahead, after one that ran was cancelled", function()
+    open(40)
+    local it = iterator(tm.data.range(40))
+    local f = tm.func(function(i)
+      local ids = tm.reshape(i:next() * 2, { 1 })
+      return tm.reduce_sum(tm.gather(seen, ids))
+    end)
+    for _ = 1, 3 do
+      c:schedule(function() tm.sleep(5) end)
+      c:schedule(function() tm.sleep(5) end)
+      c:schedule(function()
+        tm.sleep(0.02)
+        tm.assert_true(tm.tensor(false), "stop")
+      end)
+      raises("invalid_argument", "stop", c.join, c)
+      for _ = 1, 6 do assert.equal(0, c:schedule(f, { it }):fetch()) end
+    end
+  end)
+
   it("with several elements a function: what is left for none stays for those that take fewer", function()
     open(50)
     local it = iterator(tm.data.range(50):batch(5))

@@ -212,6 +212,8 @@ static bool worker_pop(worker *w, bool wait, tm_closure *out) {
     w->queued--;
     w->ahead = out->id;
     got = true;
+    /* What was cancelled has ended: its flag is not this one's. */
+    if (w->running == 0) tm_cancel_reset(&w->cancel);
   }
   pthread_mutex_unlock(&w->mu);
   return got;
@@ -586,7 +588,10 @@ static tm_status worker_add_iterator(tm_worker_link *l, uint64_t uid, tm_dataset
   worker *w = (worker *)l;
   tm_iter *it = NULL;
   tm_iter_env env = {w->opt.index, w->opt.nworker, seed, 0, NULL};
-  if (dealt) env.worker = -1; /* no difference between workers */
+  if (dealt) {
+    env.worker = -1; /* no difference between workers */
+    env.cancel = &w->cancel;
+  }
   tm_err why;
   tm_err_clear(&why);
   tm_status s = tm_dataset_iterate(ds, &env, &it, &why);
