@@ -8,15 +8,19 @@
 /*
  * Design.  Elements of a dataset have numbers, the same on every worker.  A closure
  * gets its elements when it is handed out first, k consecutive ones where its function
- * calls next k times, and keeps them until it is finished, wherever it runs.
+ * calls next k times.  One that comes back unstarted gives them up; but once a worker
+ * was lost that may have done what it changes, it keeps them: a ps would pass over an
+ * UPDATE of the same closure with others.  What was handed back is dealt again when all
+ * else is, because a lower number costs a worker the way from the start.
  *
  * Invariants:
  *   (1) Each element below `next` is done, or held by one closure (coord_item.deal), or
- *       in `back`.  So `back` and the closures say what is not done; nothing else is
- * kept. (2) back is in order, its ranges do not touch, and it has room for all that is
- * held: handing back cannot fail. (3) next <= end where the end is known.  What was
- * dealt beyond it before it was known is held, and comes back as the end. (4) A deal of
- * another pass than the present one counts for nothing.
+ *       in `back`: what is not done is known without a list of what is.
+ *   (2) back is in order, its ranges do not touch, and it has room for all that is
+ *       held: handing back cannot fail.
+ *   (3) next <= end where the end is known.  What was dealt beyond it before it was
+ *       known is held, and comes back as the end.
+ *   (4) A deal of another pass than the present one counts for nothing.
  */
 enum {
   DEAL_KNOWN = 1024, /* functions whose calls of next are remembered */

@@ -288,9 +288,10 @@ void coord_succeed(tm_coordinator *c, coord_worker *w, coord_item *it,
   coord_item_free(it);
 }
 
-/* It did nothing, and is handed out again. */
+/* It did nothing, and is handed out again, with other elements: unless what it did
+ * before on a lost worker counts already. */
 static void coord_finish_again(tm_coordinator *c, coord_item *it) {
-  coord_deal_back(c, it);
+  if (!it->half) coord_deal_back(c, it);
   if (c->failed)
     coord_cancel_item(c, it);
   else
@@ -421,6 +422,7 @@ void coord_take_back(tm_coordinator *c, coord_worker *w) {
   if (w->out.tail && w->out.tail->id > c->half_upto) c->half_upto = w->out.tail->id;
   c->stats.retries += w->out.n;
   for (coord_item *it; (it = coord_queue_pop(&w->out));) {
+    it->half = true;
     if (it->trains) coord_rounds_off(w, it, false);
     coord_requeue(c, it);
   }

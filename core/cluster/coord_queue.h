@@ -35,6 +35,7 @@ typedef struct coord_item {
   tm_deal
       *deal;    /* NULL: no iterator is dealt; else narg, dealt when handed out first */
   bool dealt;   /* they are */
+  bool half;    /* a worker was lost that may have done what it changes */
   int32_t only; /* index of the worker that it is for, -1: any */
   /* Where the mode looks at it (coord_rounds.c): */
   bool trains;           /* it applies gradients */
