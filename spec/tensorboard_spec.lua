@@ -82,9 +82,11 @@ describe("tm.callbacks.TensorBoard", function()
     b.model = { optimizer = false }
     local looks = 0
     local function logs()
-      return setmetatable({}, { __pairs = function()
+      return setmetatable({}, { __index = function(t, key)
         looks = looks + 1
-        return pairs { loss = 1 }
+        setmetatable(t, nil)
+        t.loss = 1
+        return t[key]
       end })
     end
     b:on_train_begin()

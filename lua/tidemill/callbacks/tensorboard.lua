@@ -92,8 +92,9 @@ local function write(w, tag, x, step)
   end
 end
 
+--- Names of logs; a first look fills those that are fetched, where Lua knows no __pairs.
 local function sorted(logs)
-  local names = {}
+  local names, _ = {}, logs.loss
   for name in pairs(logs) do names[#names + 1] = name end
   table.sort(names)
   return names
@@ -122,6 +123,7 @@ end
 
 function TensorBoard:on_train_begin()
   self._from, self._seen, self._graph = 0, 0, self.write_graph
+  if self.profile then self.profile.done = nil end
   if self.hparams then self:_writer(""):hparams(self.hparams) end
   if self.embeddings_freq > 0 then weights.configure(self) end
 end
