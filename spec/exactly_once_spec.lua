@@ -223,30 +223,36 @@ describe("exactly-once visitation", function()
     assert.same({ nil, "end_of_data" }, { z:fetch() })
   end)
 
-  it("is part of a checkpoint that is taken while functions run: the next chief goes on exactly once", function()
-    for seed = 1, 3 do
-      open(600)
-      local dir = os.tmpname()
-      os.remove(dir)
-      local function ds() return tm.data.range(600):shuffle(100, { seed = seed }):batch(3) end
-      local it, f = iterator(ds()), note(0.0005)
-      for _ = 1, 130 do c:schedule(f, { it }) end
-      P.eventually(5, function() return it:_progress().done >= 40 * seed end)
-      local path = assert(tm.train.Checkpoint { it = it, seen = seen, examples = examples }:save(dir .. "/ckpt"))
-      c:join()
-      close()
-      open(600)
-      it = iterator(ds())
-      assert(tm.train.Checkpoint { it = it, seen = seen, examples = examples }:restore(path)):assert_consumed()
-      assert.equal(examples:read():item(), it:_progress().done * 3)
-      c:run_epoch(note(), { it })
-      each(600, 1)
-      assert.equal(200, c:run_epoch(note(), { it }))
-      each(600, 2)
-      close()
-      os.execute("rm -rf '" .. dir .. "'")
-    end
-  end)
+  for where, seeds in pairs { ["in one process"] = 3, ["by processes"] = 1 } do
+    it("is part of a checkpoint that is taken while functions run: the next chief goes on exactly once, " .. where,
+      function()
+        local function begin()
+          if where == "by processes" then open_tasks(600, { workers = 3, ps = 2 }) else open(600) end
+        end
+        for seed = 1, seeds do
+          begin()
+          local dir = os.tmpname()
+          os.remove(dir)
+          local function ds() return tm.data.range(600):shuffle(100, { seed = seed }):batch(3) end
+          local it, f = iterator(ds()), note(0.0005)
+          for _ = 1, 130 do c:schedule(f, { it }) end
+          P.eventually(5, function() return it:_progress().done >= 30 * seed end)
+          local path = assert(tm.train.Checkpoint { it = it, seen = seen, examples = examples }:save(dir .. "/ckpt"))
+          c:join()
+          close()
+          begin()
+          it = iterator(ds())
+          assert(tm.train.Checkpoint { it = it, seen = seen, examples = examples }:restore(path)):assert_consumed()
+          assert.equal(examples:read():item(), it:_progress().done * 3)
+          c:run_epoch(note(), { it })
+          each(600, 1)
+          assert.equal(200, c:run_epoch(note(), { it }))
+          each(600, 2)
+          close()
+          os.execute("rm -rf '" .. dir .. "'")
+        end
+      end)
+  end
 
   it("works on workers that are processes", function()
     open_tasks(1000, { workers = 3, ps = 2 })
