@@ -9,8 +9,9 @@
 /*
  * Design.  batch_norm_train makes y and the statistics that it used, along the last
  * axis.  Its gradient is one op, batch_norm_train_grad, that gives all three gradients.
- * The statistics feed moving averages only: gradients do not flow back from them, and
- * there are none of batch_norm_train_grad (its rule says so).
+ * The statistics feed moving averages only: gradients do not flow back from them.  To
+ * batch_norm_train_grad mean and variance are those of x, so its own gradient by x is
+ * the whole one, and there is none by them.
  */
 
 /* Inputs i .. i + n - 1 are vectors of the last axis of x. */
@@ -115,11 +116,74 @@ static tm_status batch_grad_kernel(tm_kctx *c) {
   return TM_OK;
 }
 
+/* --- the gradient of the gradient --- */
+
+static tm_value *g_sum(tm_gctx *c, tm_value *v) {
+  return tm_g1(c, "nn.bias_add_grad", v);
+}
+static tm_value *g_mul(tm_gctx *c, tm_value *a, tm_value *b) {
+  return tm_g2(c, "mul", a, b);
+}
+static tm_value *g_dot(tm_gctx *c, tm_value *a, tm_value *b) {
+  return g_sum(c, g_mul(c, a, b));
+}
+
+/* What the rule needs: vectors of columns but for h, dy and v. */
+struct batch_second {
+  tm_value *n, *r; /* rows; 1 / sqrt(variance + epsilon) */
+  tm_value *h;     /* (x - mean) r */
+  tm_value *dy, *v;
+  tm_value *pd, *pv; /* sums of dy h and of v h, over n */
+  tm_value *sv;      /* the sum of v, over n */
+  tm_value *t;       /* sum of v dy - n (sum of dy / n) sv - n pd pv */
+};
+
+static void batch_second(tm_gctx *c, struct batch_second *s) {
+  tm_value *x = c->in[1], *eps = tm_g_const(c, x, tm_at_float(c->attrs, 0));
+  s->dy = c->in[0];
+  s->v = tm_g_dout(c, 0);
+  s->n = g_sum(c, tm_g1(c, "ones_like", x));
+  s->r = tm_g1(c, "rsqrt", tm_g2(c, "add", c->in[4], eps));
+  s->h = g_mul(c, tm_g2(c, "sub", x, c->in[3]), s->r);
+  s->pd = tm_g2(c, "div", g_dot(c, s->dy, s->h), s->n);
+  s->pv = tm_g2(c, "div", g_dot(c, s->v, s->h), s->n);
+  s->sv = tm_g2(c, "div", g_sum(c, s->v), s->n);
+  tm_value *t =
+      tm_g2(c, "sub", g_dot(c, s->v, s->dy), g_mul(c, g_sum(c, s->dy), s->sv));
+  s->t = tm_g2(c, "sub", t, g_mul(c, s->n, g_mul(c, s->pd, s->pv)));
+}
+
+/* u less its mean and its part along h: what becomes of a change through mean and
+ * variance. */
+static tm_value *batch_project(tm_gctx *c, const struct batch_second *s, tm_value *u) {
+  tm_value *mean = tm_g2(c, "div", g_sum(c, u), s->n);
+  tm_value *along = tm_g2(c, "div", g_dot(c, u, s->h), s->n);
+  return tm_g2(c, "sub", tm_g2(c, "sub", u, mean), g_mul(c, s->h, along));
+}
+
+/* With v, a, b the gradients by dx, dgamma, dbeta, what is differentiated is
+ *   L = gamma r t + a sum(dy h) + b sum(dy):
+ * by dy, gamma r (v - sv - h pv) + a h + b; by gamma, r t; by x through h, r times the
+ * projected a dy - gamma r (pd v + pv dy), and through r, -gamma t r^2 h / n. */
 static tm_status batch_grad_grad(tm_gctx *c) {
-  return c->status = tm_fail(c->err, TM_EUNIMPL,
-                             "gradients of a gradient through BatchNormalization in "
-                             "training: compute it of tm.nn.moments and "
-                             "tm.nn.batch_normalization instead");
+  struct batch_second s;
+  tm_value *gamma = c->in[2], *a = tm_g_dout(c, 1), *b = tm_g_dout(c, 2);
+  batch_second(c, &s);
+  tm_value *gr = g_mul(c, gamma, s.r);
+  if (c->need[0]) {
+    tm_value *d = tm_g2(c, "sub", tm_g2(c, "sub", s.v, s.sv), g_mul(c, s.h, s.pv));
+    d = tm_g2(c, "add", g_mul(c, gr, d), g_mul(c, a, s.h));
+    TM_TRY(tm_g_set(c, 0, tm_g2(c, "add", d, b)));
+  }
+  if (c->need[1]) {
+    tm_value *u = tm_g2(c, "add", g_mul(c, s.pd, s.v), g_mul(c, s.pv, s.dy));
+    u = batch_project(c, &s, tm_g2(c, "sub", g_mul(c, a, s.dy), g_mul(c, gr, u)));
+    tm_value *k = tm_g2(c, "div", g_mul(c, g_mul(c, gr, s.r), s.t), s.n);
+    tm_value *d = tm_g2(c, "sub", g_mul(c, s.r, u), g_mul(c, s.h, k));
+    TM_TRY(tm_g_set(c, 1, d));
+  }
+  if (c->need[2]) TM_TRY(tm_g_set(c, 2, g_mul(c, s.r, s.t)));
+  return c->status;
 }
 
 static const tm_op batchnorm_ops[] = {
