@@ -136,6 +136,32 @@ describe("the modes", function()
     strategy = nil
   end)
 
+  it("sync: fit on 3 workers has the history of one process with 3 times the batch", function()
+    local x, y = {}, {}
+    for i = 1, 240 do
+      x[i] = { math.sin(i), math.cos(2 * i), math.sin(5 * i) }
+      y[i] = { math.sin(i) - math.cos(2 * i) }
+    end
+    local function fit(scope, size)
+      tm.random.set_seed(3)
+      local m
+      scope(function()
+        m = tm.Sequential { tm.layers.Dense { units = 8, activation = "tanh" }, tm.layers.Dense { units = 1 } }
+        m:compile { optimizer = tm.optimizers.Adam { learning_rate = 0.01 }, loss = "mse", metrics = { "mae" } }
+      end)
+      local data = tm.data.from_tensor_slices { tm.tensor(x), tm.tensor(y) }:batch(size)
+      return m:fit(data, { epochs = 3, verbose = 0, validation_data = data }).history
+    end
+    local want = fit(function(fn) fn() end, 24)
+    local got = fit(open({ workers = 3, ps = 2 }, { mode = "sync" }), 8)
+    for _, name in ipairs { "loss", "mae", "val_loss", "val_mae" } do
+      for e = 1, 3 do
+        assert.is_true(math.abs(got[name][e] - want[name][e]) <= 1e-5 * math.abs(want[name][e]),
+          ("%s of epoch %d: %.9g, not %.9g"):format(name, e, got[name][e], want[name][e]))
+      end
+    end
+  end)
+
   it("sync: what is only counted applies at once, what applies nothing runs meanwhile", function()
     local scope = open({ workers = 2, ps = 1 }, { mode = "sync" })
     local m, seen = model(scope, optimizers.SGD), nil

@@ -192,6 +192,27 @@ tm_status tm_coordinator_unfinished(tm_coordinator *c, uint64_t *done, uint64_t 
   return TM_OK;
 }
 
+static void rounds_of(const coord_queue *q, const uint64_t *id, int32_t n, bool *yes) {
+  for (const coord_item *it = q->head; it; it = it->next) {
+    if (!it->trains) continue;
+    const uint64_t *at = bsearch(&it->id, id, (size_t)n, sizeof *id, unfinished_order);
+    if (at) yes[at - id] = true;
+  }
+}
+
+void tm_coordinator_in_rounds(tm_coordinator *c, const uint64_t *id, int32_t n,
+                              bool *yes) {
+  if (c->opt.mode != TM_MODE_SYNC || n == 0) return;
+  pthread_mutex_lock(&c->mu);
+  const coord_queue *q[] = {&c->rounds.queue, &c->rounds.done, &c->rounds.ending};
+  for (size_t i = 0; i < TM_COUNT(q); i++) rounds_of(q[i], id, n, yes);
+  for (int32_t i = 0; i < c->nworker; i++) {
+    rounds_of(&c->worker[i]->out, id, n, yes);
+    rounds_of(&c->worker[i]->own, id, n, yes);
+  }
+  pthread_mutex_unlock(&c->mu);
+}
+
 tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_ns,
                                  tm_cancel *cancel,
                                  tm_status (*fn)(void *ud, tm_err *err), void *ud,

@@ -480,8 +480,9 @@ static int32_t deal_held(const tm_coordinator *c, uint64_t uid, const coord_acco
   deal_walk w = {c, 0, NULL};
   int32_t n = 0;
   for (const coord_item *it; n < max && (it = walk_next(&w));) {
-    /* A share of a round is not in before the round ends. */
-    if (!it->round && deal_among(but, it->id)) continue;
+    /* What is to train in a round is not in before the round ends. */
+    bool waits = c->opt.mode == TM_MODE_SYNC && it->trains;
+    if (!waits && deal_among(but, it->id)) continue;
     for (int32_t i = 0; it->dealt && i < it->narg && n < max; i++) {
       const tm_deal *d = &it->deal[i];
       if (!d->count || it->arg[i].iterator != uid || d->pass != a->pass) continue;

@@ -143,6 +143,11 @@ TM_CHECKED tm_status tm_coordinator_barrier(tm_coordinator *c, int64_t timeout_n
 TM_CHECKED tm_status tm_coordinator_unfinished(tm_coordinator *c, uint64_t *done,
                                                uint64_t **id, int32_t *n, tm_err *err);
 
+/* Which of these closures (rising) apply gradients in rounds, so that what they apply
+ * is not in before they are done. */
+void tm_coordinator_in_rounds(tm_coordinator *c, const uint64_t *id, int32_t n,
+                              bool *yes);
+
 /* Resources on every worker, made again on a worker that comes back: an iterator, which
  * then starts at its first element, or with `resume` behind the last closure that the
  * worker completed ... */

@@ -12,6 +12,8 @@
  * Invariants:
  *   (1) A closure that is unfinished in the moment has all of a turn in the checkpoint,
  *       on every ps, or nothing of it: the moment is inside of a barrier.
+ *       A closure of a round (mode sync) that was unfinished then has not applied its
+ *       gradients: if it is done later, they are lost, though it has a turn.
  *   (2) `pending` is what the restoring that goes on will add to `lost`.
  */
 struct tm_moment {
@@ -20,6 +22,7 @@ struct tm_moment {
   int32_t n, nps;
   uint64_t *closure; /* n, rising: unfinished then */
   uint64_t *turns;   /* n of each ps */
+  bool *rounds;      /* n: what it applies waits for the end of a round */
   uint64_t *lost;    /* nps */
 };
 
@@ -31,6 +34,7 @@ void tm_moment_free(tm_moment *m) {
   if (!m) return;
   tm_free(m->closure, (size_t)m->n * sizeof *m->closure);
   tm_free(m->turns, moment_turns(m));
+  tm_free(m->rounds, ((size_t)m->n + 1) * sizeof *m->rounds);
   tm_free(m->lost, (size_t)m->nps * sizeof *m->lost);
   tm_free(m, sizeof *m);
 }
@@ -49,11 +53,14 @@ tm_status tm_moment_note(tm_session *s, tm_moment **out, tm_err *err) {
       tm_coordinator_unfinished(s->coordinator, &m->done, &m->closure, &m->n, err);
   m->turns = tm_calloc(1, moment_turns(m));
   m->lost = tm_calloc((size_t)m->nps, sizeof *m->lost);
-  if (st == TM_OK && (!m->turns || !m->lost)) st = tm_nomem(err, "a checkpoint");
+  m->rounds = tm_calloc((size_t)m->n + 1, sizeof *m->rounds);
+  if (st == TM_OK && (!m->turns || !m->lost || !m->rounds))
+    st = tm_nomem(err, "a checkpoint");
   if (st) {
     tm_moment_free(m);
     return st;
   }
+  tm_coordinator_in_rounds(s->coordinator, m->closure, m->n, m->rounds);
   if (counts) memcpy(m->lost, r->lost, (size_t)m->nps * sizeof *m->lost);
   *out = m;
   return TM_OK;
@@ -63,7 +70,9 @@ tm_token_list tm_moment_tokens(tm_moment *m, int32_t k) {
   return (tm_token_list){m->closure, m->turns + (size_t)k * (size_t)m->n, m->n};
 }
 
+/* What it changes is in (of a round: gradients, which were not). */
 static bool moment_has(const tm_moment *m, int32_t i) {
+  if (m->rounds[i]) return false;
   for (int32_t k = 0; k < m->nps; k++)
     if (m->turns[(size_t)k * (size_t)m->n + (size_t)i]) return true;
   return false;
