@@ -31,8 +31,8 @@ local function trainer(dir, more)
   local m = model_of()
   local manager = tm.train.CheckpointManager(tm.train.Checkpoint { model = m, optimizer = m.optimizer }, dir,
     more or { max_to_keep = false })
-  return function(k)
-    m.weights[1]:assign { { k + 1 } }
+  return function(k, at)
+    m.weights[1]:assign { { (at or k) + 1 } }
     m.optimizer.iterations:assign(10 * k)
     assert(manager:save(k))
     return manager.latest_checkpoint
@@ -129,6 +129,24 @@ describe("SidecarEvaluator", function()
     Sidecar { model = n, data = data_of(), checkpoint_dir = dir, max_evaluations = 3 }:start()
     assert.equal(3, n.optimizer.iterations:read():item())
     assert.is_true(tm.allclose(m(X), n(X), 0, 0))
+  end)
+
+  it("keeps the best model where it is told to", function()
+    local save, best = trainer(dir), dir .. "-best"
+    for k, at in ipairs { 5, 2, 3, 1, 4 } do save(k, at) end
+    local function export() return tm.callbacks.SidecarEvaluatorModelExport(best .. "/best-{epoch:02d}",
+      dir .. "/ckpt-{epoch}", { monitor = "mae", mode = "min" }) end
+    Sidecar { model = model_of(), data = data_of(), checkpoint_dir = dir, max_evaluations = 5, every = true,
+      callbacks = { export() } }:start()
+    local names = {}
+    for name in io.popen("ls " .. best):lines() do
+      if name:find "^best%-%d+$" then names[#names + 1] = name end
+    end
+    assert.same({ "best-01", "best-02", "best-04" }, names)
+    local m = assert(tm.models.load(best .. "/best-04"))
+    assert.same({ { 2 } }, m.weights[1]:read():totable())
+    raises("invalid_argument", "choose another directory", tm.callbacks.SidecarEvaluatorModelExport, dir .. "/best",
+      dir .. "/ckpt-{epoch}")
   end)
 
   it("builds a model that is not built yet, and counts steps", function()

@@ -11,7 +11,7 @@ local files = {
   LearningRateScheduler = "learning_rate_scheduler", ReduceLROnPlateau = "reduce_lr_on_plateau",
   CSVLogger = "csv_logger", TerminateOnNaN = "terminate_on_nan", LambdaCallback = "lambda_callback",
   ModelCheckpoint = "model_checkpoint", BackupAndRestore = "backup_and_restore", ProgbarLogger = "progbar",
-  TensorBoard = "tensorboard",
+  TensorBoard = "tensorboard", SidecarEvaluatorModelExport = "sidecar_export",
 }
 
 local M = {}

@@ -60,6 +60,37 @@ static void a_graph_survives_the_wire(void **state) {
   tm_scope_free(sc);
 }
 
+static uint64_t other_uid(void *ud, uint64_t was) {
+  return was == 1 ? *(uint64_t *)ud : 0;
+}
+
+static void variables_are_exchanged_and_strange_ones_refused(void **state) {
+  (void)state;
+  tm_scope *sc;
+  tm_graph *back;
+  tm_buf b = TM_BUF_INIT(1 << 20);
+  tm_err err = {0};
+  uint64_t now = UINT64_C(1) << 63, *uids, n_uid;
+  size_t n;
+  assert_ok(tm_scope_new(&sc));
+  tm_graph *g = sample(sc);
+  assert_ok(tm_graph_pack(g, &b));
+  assert_ok_err(tm_graph_unpack_as(b.data, b.len, other_uid, &now, &back, &err), &err);
+  assert_ok(tm_graph_variables(back, &uids, &n));
+  assert_int_equal(n, 1);
+  n_uid = uids[0];
+  assert_true(n_uid == now);
+  tm_free(uids, n * sizeof *uids);
+  tm_graph_unref(back);
+  now = 0;
+  assert_int_equal(tm_graph_unpack_as(b.data, b.len, other_uid, &now, &back, &err),
+                   TM_EINVAL);
+  tm_graph_unref(g);
+  tm_buf_release(&b);
+  help_drop();
+  tm_scope_free(sc);
+}
+
 static void broken_bytes_are_refused_or_harmless(void **state) {
   (void)state;
   tm_scope *sc;
@@ -158,6 +189,7 @@ static void every_allocation_may_fail(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_graph_survives_the_wire),
+      cmocka_unit_test(variables_are_exchanged_and_strange_ones_refused),
       cmocka_unit_test(broken_bytes_are_refused_or_harmless),
       cmocka_unit_test(an_unknown_op_is_named),
       cmocka_unit_test(deep_nesting_is_refused),

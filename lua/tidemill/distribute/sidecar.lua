@@ -257,8 +257,16 @@ local function text(logs)
   return table.concat(parts, " ")
 end
 
+--- Those that want to know what is evaluated.
+local function tell(callbacks, path)
+  if type(callbacks) ~= "table" then return end
+  if type(callbacks.set_checkpoint) == "function" then return callbacks:set_checkpoint(path) end
+  for _, cb in ipairs(callbacks) do tell(cb, path) end
+end
+
 local function evaluate(self, path)
   place.eagerly(restore, self, path)
+  tell(self.callbacks, path)
   log("info", "Evaluation starts: Model weights loaded from latest checkpoint file %s", path)
   local logs = self.model:evaluate(self.data, { steps = self.steps, verbose = self.verbose,
     callbacks = { guard(self), self.callbacks or {} } })
