@@ -7,6 +7,7 @@
 
 static const struct graph_case cases[] = {
 #include "../fixtures/graph_ops_compare.inc"
+#include "../fixtures/graph_ops_conv.inc"
 #include "../fixtures/graph_ops_cum.inc"
 #include "../fixtures/graph_ops_einsum.inc"
 #include "../fixtures/graph_ops_encode.inc"
@@ -18,6 +19,7 @@ static const struct graph_case cases[] = {
 #include "../fixtures/graph_ops_nn.inc"
 #include "../fixtures/graph_ops_norm.inc"
 #include "../fixtures/graph_ops_pack.inc"
+#include "../fixtures/graph_ops_pool.inc"
 #include "../fixtures/graph_ops_reduce.inc"
 #include "../fixtures/graph_ops_segment.inc"
 #include "../fixtures/graph_ops_shape.inc"
