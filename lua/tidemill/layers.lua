@@ -7,4 +7,12 @@ for _, name in ipairs { "shape", "simple", "merge", "lookup", "numeric", "conv",
   for key, class in pairs(require("tidemill.layers." .. name)) do M[key] = class end
 end
 
+--- Those that take one tensor say so to structures.
+for _, name in ipairs { "Dense", "Embedding", "Flatten", "Reshape", "Dropout", "Conv1D", "Conv2D", "DepthwiseConv2D",
+  "MaxPooling1D", "MaxPooling2D", "AveragePooling1D", "AveragePooling2D", "GlobalAveragePooling1D",
+  "GlobalAveragePooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D", "UpSampling2D", "ZeroPadding2D",
+  "BatchNormalization", "LayerNormalization" } do
+  if M[name] then M[name].one_input = true end
+end
+
 return M

@@ -36,7 +36,8 @@ function Backup:init(dir, given)
   self.backup_dir = options.path(NAME, "a directory", dir):gsub("(.)/+$", "%1")
   local o = options.read(NAME, given, { save_freq = "epoch", delete_checkpoint = true, save_before_preemption = false })
   if o.save_freq and o.save_freq ~= "epoch" then options.count(NAME, 'save_freq (or "epoch")', o.save_freq, 1) end
-  if not o.save_freq and not options.flag(NAME, "save_before_preemption", o.save_before_preemption) then
+  options.flag(NAME, "save_before_preemption", o.save_before_preemption)
+  if not o.save_freq and not o.save_before_preemption then
     errors.raise("invalid_argument", "%s: save_freq = false needs save_before_preemption = true: it would never save",
       NAME)
   end

@@ -24,7 +24,7 @@ function EarlyStopping:init(given)
   options.flag(NAME, "restore_best_weights", o.restore_best_weights)
   if o.baseline ~= nil then options.number(NAME, "baseline", o.baseline) end
   self.monitor, self.mode = o.monitor, monitor.direction(NAME, o.monitor, o.mode)
-  self.min_delta, self.patience, self.verbose = math.abs(o.min_delta), o.patience, o.verbose
+  self.min_delta, self.patience, self.verbose = math.abs(o.min_delta), o.patience, monitor.verbose(NAME, o.verbose)
   self.baseline, self.restore_best_weights = o.baseline, o.restore_best_weights
   self.start_from_epoch = o.start_from_epoch
   self:_begin()

@@ -19,7 +19,7 @@ local NAME = "LearningRateScheduler"
 function Scheduler:init(schedule, given)
   schedule, given = Callback.lead("schedule", schedule, given)
   self.schedule = options.callable(NAME, "schedule", schedule)
-  self.verbose = options.read(NAME, given, { verbose = 0 }).verbose
+  self.verbose = monitor.verbose(NAME, options.read(NAME, given, { verbose = 0 }).verbose)
 end
 
 function Scheduler:on_train_begin() self._epoch = nil end

@@ -16,6 +16,7 @@ local Callback = require "tidemill.callbacks.callback"
 local class = require "tidemill.lib.class"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 
 local M = {}
@@ -27,8 +28,10 @@ List.__index = List
 --- What stands in for the hooks of train batches where a callback lacks them.
 local instead = { on_train_batch_begin = "on_batch_begin", on_train_batch_end = "on_batch_end" }
 
-local known = {}
-for _, hook in ipairs(Callback.hooks) do known[hook] = true end
+local known, methods = {}, { "set_model", "set_params", "get_state", "set_state" }
+for _, hook in ipairs(Callback.hooks) do
+  known[hook], methods[#methods + 1] = true, hook
+end
 
 --- Do the keys of a table, class or object name hooks?  A misspelt one is told once.
 local function check_names(t, what)
@@ -54,9 +57,9 @@ local function check(cb, where)
     errors.raise("invalid_argument", "callbacks: %s is no callback but %s; a table with methods such as on_epoch_end "
       .. "is one", where, type(cb))
   end
-  if rawget(cb, "class_name") and rawget(cb, "parent") then
-    errors.raise("invalid_argument", "callbacks: %s is the class %s, not an object of it; write %s()", where,
-      cb.class_name, cb.class_name)
+  class.refuse("callbacks: " .. where, cb)
+  for _, name in ipairs(methods) do
+    if cb[name] then options.callable("callbacks", where .. "." .. name, cb[name]) end
   end
   if class.is(cb, Callback) then
     local c = getmetatable(cb)
@@ -71,13 +74,14 @@ local function check(cb, where)
 end
 
 --- Lists in lists are one list.
-local function gather(x, out, where)
+local function gather(x, out, where, depth)
   if type(x) ~= "table" or is_one(x) then
     check(x, where)
     out[#out + 1] = x
     return
   end
-  for i, cb in ipairs(x) do gather(cb, out, ("%s[%d]"):format(where, i)) end
+  depth = nest.deeper(depth)
+  for i, cb in ipairs(x) do gather(cb, out, ("%s[%d]"):format(where, i), depth) end
 end
 
 --- A list for this model; params: { epochs, steps, verbose }.

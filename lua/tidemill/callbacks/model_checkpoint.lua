@@ -39,7 +39,7 @@ function ModelCheckpoint:init(filepath, given)
   self.monitor, self.mode = o.monitor, monitor.direction(NAME, o.monitor, o.mode)
   self.save_best_only = options.flag(NAME, "save_best_only", o.save_best_only)
   self.save_weights_only = options.flag(NAME, "save_weights_only", o.save_weights_only)
-  self.save_freq, self.verbose = o.save_freq, o.verbose
+  self.save_freq, self.verbose = o.save_freq, monitor.verbose(NAME, o.verbose)
   self.best = o.initial_value_threshold or monitor.worst(self.mode)
 end
 

@@ -12,6 +12,12 @@ local larger = { "acc", "auc", "fmeasure", "f1", "precision", "recall", "r2", "t
 
 local modes = { auto = true, min = true, max = true }
 
+--- The option `verbose`: 0 is silent, 1 tells what happens.
+function M.verbose(where, x)
+  if type(x) == "boolean" then return x and 1 or 0 end
+  return options.count(where, "verbose", x, 0)
+end
+
 --- Check the options `monitor` and `mode`; gives "min" or "max".
 ---@param where string  for messages
 function M.direction(where, name, mode)

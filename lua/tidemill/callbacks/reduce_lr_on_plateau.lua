@@ -23,7 +23,7 @@ function Reduce:init(given)
   options.number(NAME, "min_delta", o.min_delta)
   options.number(NAME, "min_lr", o.min_lr, 0)
   self.monitor, self.mode = o.monitor, monitor.direction(NAME, o.monitor, o.mode)
-  self.factor, self.patience, self.verbose = o.factor, o.patience, o.verbose
+  self.factor, self.patience, self.verbose = o.factor, o.patience, monitor.verbose(NAME, o.verbose)
   self.min_delta, self.cooldown, self.min_lr = o.min_delta, o.cooldown, o.min_lr
   self:_begin()
 end

@@ -44,10 +44,18 @@ local function read_profile(x)
   if to > 0 then return { from = math.max(from, 1), to = to } end
 end
 
---- TensorBoard{ log_dir = "logs", histogram_freq = 0, write_graph = true, write_images,
---- write_steps_per_second, update_freq = "epoch" | "batch" | n, profile_batch = n |
---- { from, to }, embeddings_freq = 0, embeddings_metadata, hparams = { name = value } }
-function TensorBoard:init(given)
+--- TensorBoard(log_dir, { ... }), TensorBoard{ log_dir = "logs", histogram_freq = 0,
+--- write_graph = true, write_images, write_steps_per_second, update_freq = "epoch" |
+--- "batch" | n, profile_batch = n | { from, to }, embeddings_freq = 0,
+--- embeddings_metadata, hparams = { name = value } }
+function TensorBoard:init(log_dir, given)
+  if given == nil then
+    given = type(log_dir) == "string" and { log_dir = log_dir } or log_dir
+  elseif type(given) == "table" then
+    local all = { log_dir = log_dir }
+    for k, v in pairs(given) do all[k] = v end
+    given = all
+  end
   local o = options.read(NAME, given, {
     "hparams", "embeddings_metadata", log_dir = "logs", histogram_freq = 0, write_graph = true, write_images = false,
     write_steps_per_second = false, update_freq = "epoch", profile_batch = 0, embeddings_freq = 0,

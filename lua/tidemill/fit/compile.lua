@@ -55,9 +55,11 @@ local function named(name, y_true, y_pred)
 end
 
 --- Raise for a name that is no metric's, before anything is trained.
-local function check_names(x)
+local function check_names(x, depth)
+  class.refuse("compile: a metric", x)
   if nest.is_nested(x) then
-    for _, k in ipairs(nest.keys(x)) do check_names(x[k]) end
+    depth = nest.deeper(depth)
+    for _, k in ipairs(nest.keys(x)) do check_names(x[k], depth) end
   elseif type(x) == "string" and not (by_shape[x:lower()] or tm.metrics.has(x) or loss_function(x)) then
     tm.metrics.get(x)
   end
@@ -65,6 +67,7 @@ end
 
 --- A metric object from a name, an object, a loss or a function(y_true, y_pred).
 local function metric_of(x, number, y_true, y_pred)
+  class.refuse("compile: a metric", x)
   if type(x) == "string" then return named(x, y_true, y_pred) end
   if values.is_metric(x) or class.is(x, tm.losses.Loss) then return tm.metrics.get(x) end
   options.callable("compile", "a metric", x)
@@ -86,7 +89,17 @@ local function check_shards(n)
   return options.count("compile", "pss_evaluation_shards", n, 0)
 end
 
+--- Numbers, or tensors and variables that say how much each output counts.
+local function check_loss_weights(x)
+  nest.map(function(w)
+    if not values.is_tensor(w) and not values.is_variable(w) then
+      options.number("compile", "an entry of loss_weights", w)
+    end
+  end, x)
+end
+
 local function optimizer_of(x)
+  class.refuse("compile: optimizer", x)
   x = tm.optimizers.get(x)
   if not class.is(x, tm.optimizers.Optimizer) then
     errors.raise("invalid_argument", 'compile: optimizer is a name as "adam" or an optimizer, got %s', type(x))
@@ -101,6 +114,10 @@ function M.compile(model, given)
   options.count("compile", "steps_per_execution", o.steps_per_execution, 1)
   options.flag("compile", "run_eagerly", o.run_eagerly)
   check_shards(o.pss_evaluation_shards)
+  if o.loss_weights ~= nil then check_loss_weights(o.loss_weights) end
+  if rawget(model, "fitting") then
+    errors.raise("failed_precondition", 'compile: the model "%s" is in a fit; compile it when that is over', model.name)
+  end
   local scope = place.current()
   if scope and scope ~= model._scope then
     errors.raise("failed_precondition", 'compile: the model "%s" was made outside of the strategy scope in which it is '
@@ -125,6 +142,7 @@ function M.loss(x)
   if type(x) == "string" then x = tm.losses.get(x) end
   if class.is(x, tm.losses.Loss) then return x end
   if x == nil then return nil end
+  class.refuse("compile: loss", x)
   options.callable("compile", "a loss", x)
   local wrapped = tm.losses.Loss { name = "loss" }
   rawset(wrapped, "call", function(_, y_true, y_pred) return values.tensor(x(y_true, y_pred)) end)
@@ -182,7 +200,7 @@ end
 local function add_metrics(self, y_true, y_pred)
   local plain, shared = spread(self, "metrics", self.given.metrics)
   local weighted, shared_too = spread(self, "weighted_metrics", self.given.weighted_metrics)
-  local taken = {}
+  local taken = { loss = true }
   for i, e in ipairs(self.entries) do
     e.metrics, e.weighted = {}, {}
     if y_true[i] ~= nil then

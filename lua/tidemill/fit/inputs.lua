@@ -76,6 +76,11 @@ end
 
 --- Rows of all leaves, which must agree.
 local function count_rows(where, parts)
+  for _, name in ipairs { "x", "y", "weights" } do
+    if parts[name] ~= nil and #nest.flatten(parts[name]) == 0 then
+      errors.raise("invalid_argument", "%s: %s is an empty table", where, name == "weights" and "sample_weight" or name)
+    end
+  end
   local rows, first
   nest.map_path(function(t, path)
     path = path:gsub("^%.weights", ".sample_weight")
@@ -135,6 +140,7 @@ end
 local function class_list(given)
   local n, list = 0, {}
   for _ in pairs(given) do n = n + 1 end
+  n = math.max(n, 1)
   for i = 0, n - 1 do
     if type(given[i]) ~= "number" then
       errors.raise("invalid_argument", "class_weight has a number for each class id, from 0 to one less than the "

@@ -292,11 +292,16 @@ function M.fit(model, x, given)
   local self = setmetatable({ model = model, source = source, held = held, total = 0, epoch = o.initial_epoch,
     begun = 0, list = callbacks_of(model, o, params) }, Fitting)
   local history = self.list:find(History) or self.list:add(History())
+  local outer = { rawget(model, "fitting"), rawget(model, "stop_training"), rawget(model, "history") }
   rawset(model, "stop_training", false)
   rawset(model, "history", history)
   rawset(model, "fitting", self)
   local ok, e, interrupted = with_runners(model, self.list, function(open) run(self, o, open) end)
-  rawset(model, "fitting", nil)
+  rawset(model, "fitting", outer[1])
+  if outer[1] then -- a fit in a callback of a fit
+    rawset(model, "stop_training", outer[2])
+    rawset(model, "history", outer[3])
+  end
   if not ok and not interrupted then error(e, 0) end
   local result = result_of(history, params)
   if interrupted then

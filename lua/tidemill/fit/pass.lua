@@ -65,7 +65,10 @@ local function progress(pass, done, final)
   pass.next_look = tm.time() + PERIOD
 end
 
-local function stopped(pass) return pass.kind == "train" and pass.model.stop_training end
+--- As in Keras, a stop before the first batch of an epoch counts after it.
+local function stopped(pass)
+  return pass.kind == "train" and pass.model.stop_training and pass.started > pass.first
+end
 
 --- Steps that were started and are not done.
 local function out_of(pass, done)
@@ -83,6 +86,7 @@ local function room(pass, done)
   if pass.wants then n = math.min(n, pass.execution) end
   if pass.target then n = math.min(n, pass.target - pass.started) end
   if pass.barrier then n = math.min(n, pass.barrier - pass.started) end
+  if pass.kind == "train" and pass.model.stop_training then n = math.min(n, pass.execution) end
   return math.min(n, pass.runner.slice and math.max(pass.runner.slice, pass.execution) or n)
 end
 

@@ -61,7 +61,9 @@ function methods:train_step(data)
   local y_pred = self(x, { training = true })
   local loss = need_loss(self, "fit", self:compute_loss(x, y, y_pred, weights), y)
   local variables = self.trainable_variables
-  self.optimizer:apply_gradients(tape:gradient(loss, variables), variables)
+  if #variables > 0 then -- as in Keras, what is frozen as a whole can be fitted, in vain
+    self.optimizer:apply_gradients(tape:gradient(loss, variables), variables)
+  end
   return self:compute_metrics(x, y, y_pred, weights)
 end
 

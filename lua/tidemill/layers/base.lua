@@ -295,7 +295,22 @@ local function note_shapes(self, out)
   rawset(self, "_shapes_out", shapes)
 end
 
+--- Inputs are tensors, and one of them where a layer takes one.
+local function check_input(self, x)
+  if nest.is_nested(x) and self.one_input then
+    errors.raise("invalid_argument", "%s takes one tensor, got a table of %d; tm.layers.Concatenate joins some",
+      self.name, #nest.keys(x))
+  end
+  nest.map_path(function(v, path)
+    local t = type(v)
+    if t == "function" or t == "thread" or t == "boolean" or io.type(v) then
+      errors.raise("invalid_argument", "%s: the input%s is a %s, not a tensor", self.name, path, t)
+    end
+  end, x, "")
+end
+
 local function run(self, x, training)
+  check_input(self, x)
   self:ensure_built(x)
   local out = self:call(x, training)
   if out == nil then

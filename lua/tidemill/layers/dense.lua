@@ -23,12 +23,15 @@ function Dense:init(given)
   rawset(self, "_options", o)
 end
 
+local function check_rank(self, shape)
+  if #shape >= 2 and shape[#shape] ~= -1 then return end
+  errors.raise("invalid_argument", "%s: the input must be a batch of vectors of known size, got shape %s%s",
+    self.name, shapes.text(shape), #shape == 1 and "; tm.expand_dims(x, 1) makes a batch of one vector" or "")
+end
+
 function Dense:build(shape)
   local inputs = shape[#shape]
-  if #shape < 2 or inputs == -1 then
-    errors.raise("invalid_argument", "%s: the input must be a batch of vectors of known size, got shape %s%s",
-      self.name, shapes.text(shape), #shape == 1 and "; tm.expand_dims(x, 1) makes a batch of one vector" or "")
-  end
+  check_rank(self, shape)
   local o = self._options
   self.kernel = self:add_weight {
     name = "kernel", shape = { inputs, self.units }, initializer = o.kernel_initializer,
@@ -53,6 +56,7 @@ end
 
 function Dense:call(x)
   local inputs = x.shape[#x.shape]
+  if #x.shape < 2 then check_rank(self, x.shape) end
   if inputs ~= self.kernel.shape[1] and inputs ~= -1 then
     errors.raise("invalid_argument", "%s was built for vectors of %d, got %s", self.name, self.kernel.shape[1],
       tostring(inputs))

@@ -102,6 +102,15 @@ function M.is(x, class)
   return false
 end
 
+--- Raise for a class that stands where an object of it is wanted.
+---@param where string  for messages: "compile: optimizer"
+function M.refuse(where, x)
+  if type(x) == "table" and rawget(x, "class_name") and rawget(x, "parent") then
+    errors.raise("invalid_argument", "%s is the class %s, not an object of it; write %s()", where, x.class_name,
+      x.class_name)
+  end
+end
+
 --- A class without a parent.
 ---@param name string
 function M.new(name) return Base.extend(Base, name) end

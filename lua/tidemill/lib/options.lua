@@ -85,11 +85,20 @@ function M.need(where, o, name)
   return o[name]
 end
 
+--- A value as messages show it: text in quotes, so that "3" is not taken for 3.
+local function shown(x)
+  if type(x) == "string" then return ("%q"):format(x) end
+  if x ~= x then return "nan" end
+  return tostring(x)
+end
+
+local MOST = 2 ^ 53 -- beyond it numbers have gaps
+
 --- Raise unless the value is a whole number of at least `least`.
 function M.count(where, name, x, least)
-  if type(x) ~= "number" or x ~= math.floor(x) or x < least then
+  if type(x) ~= "number" or x ~= math.floor(x) or x < least or x > MOST then
     errors.raise("invalid_argument", "%s: %s must be a whole number of at least %d, got %s", where,
-      name, least, tostring(x))
+      name, least, shown(x))
   end
   return x
 end
@@ -105,7 +114,7 @@ end
 --- Raise unless the value is true or false.
 function M.flag(where, name, x)
   if type(x) ~= "boolean" then
-    errors.raise("invalid_argument", "%s: %s must be true or false, got %s", where, name, tostring(x))
+    errors.raise("invalid_argument", "%s: %s must be true or false, got %s", where, name, shown(x))
   end
   return x
 end
@@ -135,7 +144,7 @@ function M.number(where, name, x, lo, hi)
   if type(x) ~= "number" or x ~= x or (lo and x < lo) or (hi and x > hi) then
     errors.raise("invalid_argument", "%s: %s must be a number%s, got %s", where, name,
       lo and hi and (" from %g to %g"):format(lo, hi) or lo and (" of at least %g"):format(lo) or "",
-      tostring(x))
+      shown(x))
   end
   return x
 end

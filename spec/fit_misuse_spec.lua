@@ -1,0 +1,162 @@
+local tm = require "tidemill"
+
+local function raises(code, text, fn, ...)
+  local ok, e = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.is_true(tm.is_error(e, code), tostring(e))
+  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
+end
+
+local function invalid(text, fn, ...) raises("invalid_argument", text, fn, ...) end
+
+local x = tm.random.normal({ 40, 4 }, { seed = 1 })
+local y = tm.cast(tm.reduce_sum(x, 2):greater(0), "float32")
+
+local function made(o)
+  local model = tm.Sequential { tm.layers.Dense { units = 3, activation = "relu" }, tm.layers.Dense { units = 1 } }
+  model:compile(o or { optimizer = "sgd", loss = "mse", metrics = { "mae" } })
+  return model
+end
+
+local function fit(model, o)
+  o.y, o.verbose = o.y or y, 0
+  return model:fit(x, o)
+end
+
+describe("an option of fit", function()
+  it("is no number when it is text, and the message shows that", function()
+    invalid('batch_size must be a whole number of at least 1, got "3"', fit, made(), { batch_size = "3" })
+    invalid('shuffle must be true or false, got "no"', fit, made(), { shuffle = "no" })
+  end)
+
+  it("is no count when it is infinite", function()
+    for _, name in ipairs { "epochs", "batch_size", "steps_per_epoch", "validation_freq" } do
+      invalid(name .. " must be a whole number", fit, made(), { [name] = math.huge })
+      invalid(name .. " must be a whole number", fit, made(), { [name] = 2 ^ 63 })
+    end
+    invalid("steps must be a whole number", made().evaluate, made(), x, { y = y, steps = math.huge, verbose = 0 })
+    invalid("steps must be a whole number", made().predict, made(), x, { steps = math.huge, verbose = 0 })
+  end)
+
+  it("that is an empty table is told by its name", function()
+    invalid("fit: y is an empty table", fit, made(), { y = {} })
+    invalid("sample_weight is an empty table", fit, made(), { sample_weight = {} })
+    invalid("validation_data: x is an empty table", fit, made(), { validation_data = {} })
+    invalid("predict: x is an empty table", function() made():predict({}, { verbose = 0 }) end)
+    invalid("class_weight has a number for each class id", fit, made(), { class_weight = {} })
+  end)
+end)
+
+describe("an option of compile", function()
+  it("is an object and not its class", function()
+    invalid("is the class SGD, not an object of it; write SGD()", made, { optimizer = tm.optimizers.SGD, loss = "mse" })
+    invalid("is the class Huber", made, { optimizer = "sgd", loss = tm.losses.Huber })
+    invalid("is the class AUC", made, { optimizer = "sgd", loss = "mse", metrics = { tm.metrics.AUC } })
+  end)
+
+  it("loss_weights has numbers", function()
+    invalid("an entry of loss_weights must be a number", made, { optimizer = "sgd", loss = "mse", loss_weights = "2" })
+    invalid("an entry of loss_weights must be a number", made, { loss = "mse", loss_weights = { 0 / 0 } })
+  end)
+
+  it("that contains itself raises", function()
+    local t = {}
+    t[1] = t
+    invalid("does a table contain itself?", made, { loss = "mse", metrics = t })
+    invalid("does a table contain itself?", fit, made(), { callbacks = t })
+  end)
+
+  it("metrics have no metric that is called loss", function()
+    invalid('two metrics have the name "loss"', fit,
+      made { loss = "mse", metrics = { tm.metrics.MeanSquaredError { name = "loss" } } }, {})
+  end)
+end)
+
+describe("a callback", function()
+  it("has functions as hooks", function()
+    invalid("callbacks[1].on_epoch_end must be a function", fit, made(), { callbacks = { { on_epoch_end = 3 } } })
+    invalid("callbacks.set_model must be a function", fit, made(), { callbacks = { set_model = "x" } })
+  end)
+
+  it("has verbose as a number or a flag", function()
+    invalid("verbose must be a whole number", tm.callbacks.EarlyStopping, { verbose = "1" })
+    assert.equal(0, tm.callbacks.EarlyStopping({ verbose = false }).verbose)
+    assert.equal(1, tm.callbacks.ModelCheckpoint("x", { verbose = true }).verbose)
+  end)
+
+  it("TensorBoard takes its directory first", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    assert.equal(dir, tm.callbacks.TensorBoard(dir).log_dir)
+    assert.equal(2, tm.callbacks.TensorBoard(dir, { histogram_freq = 2 }).histogram_freq)
+    invalid('did you mean "histogram_freq"?', tm.callbacks.TensorBoard, dir, { histogram_frq = 2 })
+  end)
+
+  it("that compiles the model of its fit raises, and the fit can be repeated", function()
+    local model = made()
+    raises("failed_precondition", "is in a fit", fit, model, { callbacks = { on_epoch_end = function(cb)
+      cb.model:compile { loss = "mse" }
+    end } })
+    assert.equal(1, #fit(model, {}).loss)
+    model:compile { loss = "mse" }
+  end)
+
+  it("may fit the same model: the outer fit goes on with its own callbacks and history", function()
+    local model, inner, dir = made(), 0, os.tmpname()
+    os.remove(dir)
+    local h = fit(model, { epochs = 3, callbacks = {
+      { on_epoch_end = function(cb)
+        if cb.busy then return end
+        cb.busy, inner = true, inner + 1
+        assert.equal(2, #fit(cb.model, { epochs = 2 }).epoch)
+        cb.busy = false
+      end },
+      tm.callbacks.BackupAndRestore(dir),
+    } })
+    assert.same({ 1, 2, 3 }, h.epoch)
+    assert.equal(3, inner)
+    assert.same({ 1, 2, 3 }, model.history.epoch)
+    assert.is_nil(rawget(model, "fitting"))
+  end)
+
+  -- tf_keras looks at stop_training after a batch only.
+  it("that stops an epoch at its beginning gets one batch", function()
+    local batches = 0
+    local h = fit(made(), { epochs = 3, batch_size = 4, callbacks = {
+      on_epoch_begin = function(cb) cb.model.stop_training = true end,
+      on_train_batch_end = function() batches = batches + 1 end,
+    } })
+    assert.equal(1, batches)
+    assert.equal(1, #h.loss)
+  end)
+end)
+
+describe("a model", function()
+  -- tf_keras: apply_gradients of nothing does nothing.
+  it("that is frozen as a whole is fitted in vain", function()
+    local model = made()
+    model:predict(x, { verbose = 0 })
+    model.trainable = false
+    model:compile { optimizer = "sgd", loss = "mse" }
+    local before = model:get_weights()
+    assert.equal(2, #fit(model, { epochs = 2 }).loss)
+    for i, w in ipairs(model:get_weights()) do assert.same(before[i]:totable(), w:totable()) end
+  end)
+end)
+
+describe("a layer", function()
+  it("of one tensor says so to a table of tensors", function()
+    for _, layer in ipairs { tm.layers.Dense { units = 1 }, tm.layers.Flatten(), tm.layers.MaxPooling2D(),
+      tm.layers.Embedding { input_dim = 2, output_dim = 2 }, tm.layers.Conv1D { filters = 1, kernel_size = 1 } } do
+      invalid("takes one tensor, got a table of 2", layer, { x, x })
+      invalid("takes one tensor, got a table of 2", layer, { a = x, b = x })
+      invalid("is a function, not a tensor", layer, print)
+    end
+  end)
+
+  it("Dense names the shape when rows come without a batch", function()
+    local layer = tm.layers.Dense { units = 1 }
+    layer(x)
+    invalid("the input must be a batch of vectors of known size, got shape (4)", layer, x[1])
+  end)
+end)
