@@ -115,6 +115,14 @@ describe("metrics", function()
     assert.truthy(e.message:find('"accuracy"', 1, true), e.message)
   end)
 
+  it("has Keras's names", function()
+    for class, name in pairs { F1Score = "f1_score", R2Score = "r2_score", FBetaScore = "fbeta_score", AUC = "auc",
+      SparseTopK = "sparse_top_k_categorical_accuracy", KLDivergence = "kullback_leibler_divergence",
+      RootMeanSquaredError = "root_mean_squared_error", LogCoshError = "logcosh" } do
+      assert.matches("^" .. name .. "_?%d*$", tm.metrics[class]().name)
+    end
+  end)
+
   it("a copy has its name and options, and state of its own", function()
     local a = tm.metrics.TopK { k = 1, name = "best" }
     a:update_state(tm.tensor({ 0 }, "int64"), tm.tensor { { 1, 2 } })

@@ -151,7 +151,7 @@ end
 
 --- Make "glorot_uniform" of "GlorotUniform".
 function M.snake(name)
-  name = name:gsub("(%l)(%u)", "%1_%2"):gsub("(%u)(%u%l)", "%1_%2")
+  name = name:gsub("(%l)(%u)", "%1_%2"):gsub("([%u%d])(%u%l)", "%1_%2")
   return name:lower()
 end
 

@@ -36,7 +36,7 @@ function Metric:setup(...)
   rawset(self, "_scope", place.current() or false)
   rawset(self, "_own", {})
   rawset(self, "_made_of", nest.pack(...))
-  rawset(self, "name", o.name or automatic_name(options.snake(self.class_name)))
+  rawset(self, "name", o.name or automatic_name(self.default_name or options.snake(self.class_name)))
   rawset(self, "_first_name", self.name) -- compile may give it another
 end
 

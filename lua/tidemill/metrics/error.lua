@@ -36,6 +36,9 @@ of_loss("LogLoss", "BinaryCrossentropy", crossentropy)
 of_loss("CategoricalCrossentropy", nil, crossentropy)
 of_loss("SparseCategoricalCrossentropy", nil, { from_logits = false })
 
+M.LogCoshError.default_name = "logcosh"
+M.KLDivergence.default_name = "kullback_leibler_divergence"
+
 --- How alike the directions are: 1 for the same, -1 for opposite ones.
 ---@class tm.metrics.CosineSimilarity : tm.metrics.Metric
 of_loss("CosineSimilarity")

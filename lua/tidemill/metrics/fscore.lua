@@ -10,6 +10,7 @@ local M = {}
 
 ---@class tm.metrics.FBetaScore : tm.metrics.Metric
 M.FBetaScore = Metric:extend("FBetaScore")
+M.FBetaScore.default_name = "fbeta_score"
 
 local counts = { "true_positives", "false_positives", "false_negatives", "intermediate_weights" }
 
@@ -79,6 +80,7 @@ end
 --- F1Score{ average, threshold, num_classes }
 ---@class tm.metrics.F1Score : tm.metrics.Metric
 M.F1Score = M.FBetaScore:extend("F1Score")
+M.F1Score.default_name = "f1_score"
 
 function M.F1Score:init(given)
   if type(given) == "table" and given.beta ~= nil then
