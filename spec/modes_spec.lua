@@ -195,7 +195,10 @@ describe("the modes", function()
     assert.is_true(m.opt.iterations:read():item() >= rounds + 20)
     T.worker[2]:kill "CONT"
     c:join { timeout = 10 * P.patience }
-    assert.equal(done + 41, c:stats().steps)
+    local stats = c:stats()
+    assert.equal(done + 41, stats.steps)
+    assert.is_true(stats.late >= 1)
+    assert.equal(stats.rounds, m.opt.iterations:read():item())
   end)
 
   it("ssp: no worker begins a step further ahead of the slowest than staleness", function()

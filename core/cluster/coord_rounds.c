@@ -213,7 +213,10 @@ bool coord_rounds_keep(tm_coordinator *c, coord_worker *w, coord_item *it,
     coord_args_done(c, id);
     return true;
   }
-  if (it->round != r->number || r->ends) return false; /* too late */
+  if (it->round != r->number || r->ends) {
+    c->stats.late++;
+    return false;
+  }
   if (sync_hold(it, d)) {
     tm_err_clear(&err);
     tm_nomem(&err, "results");
@@ -260,6 +263,7 @@ static void sync_settle(tm_coordinator *c, tm_status s, bool any, const tm_err *
   bool away = s == TM_EUNAVAILABLE || s == TM_ETIMEOUT || s == TM_ECANCELLED;
   coord_item *it;
   if (s == TM_OK || any) {
+    c->stats.rounds++;
     while ((it = coord_queue_pop(&r->ending))) {
       if (it->deal) coord_deal_spend(c, it);
       coord_succeed(c, c->worker[it->by], it, it->out, it->nout);

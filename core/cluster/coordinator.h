@@ -232,6 +232,7 @@ typedef struct tm_worker_stats {
 } tm_worker_stats;
 typedef struct tm_coordinator_stats {
   uint64_t steps, reads, updates, bytes_read, bytes_updated, retries;
+  uint64_t rounds, late; /* rounds that ended; closures that came too late for theirs */
   int64_t queued, running;
   int32_t nworker;
 } tm_coordinator_stats;

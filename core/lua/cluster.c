@@ -556,6 +556,8 @@ static int coordinator_stats(lua_State *L) {
   tm_lua_set_int(L, t, "bytes_read", (int64_t)st.bytes_read);
   tm_lua_set_int(L, t, "bytes_updated", (int64_t)st.bytes_updated);
   tm_lua_set_int(L, t, "retries", (int64_t)st.retries);
+  tm_lua_set_int(L, t, "rounds", (int64_t)st.rounds);
+  tm_lua_set_int(L, t, "late", (int64_t)st.late);
   tm_lua_set_int(L, t, "queued", st.queued);
   tm_lua_set_int(L, t, "running", st.running);
   lua_createtable(L, n, 0);

@@ -50,6 +50,7 @@ n = request[0] | request[1] << 8
 update = record(16, DATA, request[2:2 + n], request[2 + n:])
 
 write("requests", PS, update, record(21, DATA, b""), record(20, DATA, 1), record(19, DATA, [1, 0]), update)
+write("rounds", PS, update, record(72, DATA, [1, [1, 2]]), update, record(72, DATA, [1, [1]]))
 write("snapshot", PS, update, snapshot, record(27, DATA, [1, 0, 0, 64]), record(27, DATA, [1, -1, 0, 0]),
       record(27, DATA, [1, 1, 0, 8]), record(29, DATA, 1))
 write("increment", PS, snapshot, update, record(23, DATA, [[[1, 0, 0, "", 8, 7]], [1]]),

@@ -53,6 +53,11 @@ static void fuzz_saving(const uint8_t *p, size_t n, tm_arena *a) {
   (void)!tm_save_answer_unpack(p, n, &job, &err);
   (void)!tm_save_read_unpack(p, n, &rd, &err);
   (void)!tm_ps_stats_unpack(p, n, &st, &err);
+  tm_ps_commit end;
+  if (tm_ps_commit_unpack(p, n, a, &end, &err) == TM_OK) {
+    (void)!tm_store_commit(fuzz_store(), &end, &err);
+    tm_store_forget_tokens(fuzz_store()); /* rounds count from 1 again */
+  }
   if (tm_save_tokens_unpack(p, n, a, &q, &err) == TM_OK)
     (void)!tm_store_add_tokens(fuzz_store(), &q, &err);
 }
