@@ -79,6 +79,29 @@ function core.is_tensor(x) end
 ---@param flush_ms number
 function core.event_writer(directory, suffix, flush_ms) end
 
+--- From now on the times of ops of traced functions are kept, `max` of them.
+---@param max integer
+function core.spans_begin(max) end
+
+--- Those that were kept: name, from, to in seconds; how many more there were.
+---@return { [1]: string, [2]: number, [3]: number }[]
+---@return integer
+function core.spans_take() end
+
+--- Make or replace a file, packed as gzip does.
+---@param path string
+---@param text string
+function core.write_gzip(path, text) end
+
+--- Make a directory, and those above it.
+---@param path string
+function core.make_dir(path) end
+
+--- The 8 bytes of a number, as protocol buffers have them.
+---@param x number
+---@return string
+function core.double_bytes(x) end
+
 --- Dtype and shape as a short text.
 ---@param x tm.Tensor
 ---@return string
@@ -101,6 +124,11 @@ function core.trace_begin(name) end
 ---@param shape integer[]
 ---@return tm.Tensor
 function core.trace_arg(trace, dtype, shape) end
+
+--- Nodes of a trace so far.
+---@param trace tm.core.Trace
+---@return integer
+function core.trace_size(trace) end
 
 ---@param trace tm.core.Trace
 ---@param outputs tm.Tensor[]
