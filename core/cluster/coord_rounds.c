@@ -36,8 +36,11 @@
  *   (5) A closure whose worker was lost when its round ended runs again, whatever is
  *       still heard of it.
  */
-enum { ROUNDS_KNOWN = 1024 };    /* graphs that are not looked at again */
-#define ROUNDS_PAUSE_NS 20000000 /* before the end of a round is tried again */
+enum {
+  ROUNDS_KNOWN = 1024, /* graphs that are not looked at again */
+  ROUNDS_TRIES = 500   /* to tell all ps; one that is lost ends it sooner */
+};
+#define ROUNDS_PAUSE_NS 20000000 /* between two of them */
 
 static bool rounds_sync(const tm_coordinator *c) { return c->opt.mode == TM_MODE_SYNC; }
 
@@ -257,10 +260,35 @@ void coord_rounds_void(tm_coordinator *c, bool again) {
   sync_give_back(c, &c->rounds.done, again);
 }
 
+static bool sync_away(tm_status s) {
+  return s == TM_EUNAVAILABLE || s == TM_ETIMEOUT || s == TM_ECANCELLED;
+}
+
+/* A ps that cannot be told now is told again, because others may have it: it is reached
+ * (at once, where it began anew since the last round), or it is lost, which ends all
+ * (mu held; lets go of it).  *any: some ps has it. */
+static tm_status sync_commit(tm_coordinator *c, const tm_ps_commit *commit, bool *any,
+                             tm_err *err) {
+  tm_status s = TM_OK;
+  *any = false;
+  for (int tries = 0; tries < ROUNDS_TRIES; tries++) {
+    bool some = false;
+    if (tries > 1 && (c->suspended || c->lost || c->closing)) return s;
+    pthread_mutex_unlock(&c->mu);
+    if (tries > 1) tm_sleep_ns(ROUNDS_PAUSE_NS);
+    tm_err_clear(err);
+    s = c->opt.commit(c->opt.ud, commit, &some, err);
+    pthread_mutex_lock(&c->mu);
+    *any = *any || some;
+    if (!sync_away(s)) return s;
+  }
+  return s;
+}
+
 /* All of the round is in, or it never will. */
 static void sync_settle(tm_coordinator *c, tm_status s, bool any, const tm_err *err) {
   coord_rounds *r = &c->rounds;
-  bool away = s == TM_EUNAVAILABLE || s == TM_ETIMEOUT || s == TM_ECANCELLED;
+  bool away = sync_away(s) && (c->suspended || c->lost || c->closing);
   coord_item *it;
   if (s == TM_OK || any) {
     c->stats.rounds++;
@@ -301,11 +329,8 @@ static void sync_end(tm_coordinator *c) {
   r->ends = true;
   sync_leave_behind(c);
   tm_ps_commit commit = {r->number, share, (int32_t)n};
-  bool any = false;
-  pthread_mutex_unlock(&c->mu);
-  tm_status s = c->opt.commit(c->opt.ud, &commit, &any, &err);
-  if (s) tm_sleep_ns(ROUNDS_PAUSE_NS);
-  pthread_mutex_lock(&c->mu);
+  bool any;
+  tm_status s = sync_commit(c, &commit, &any, &err);
   tm_free(share, n * sizeof *share);
   sync_settle(c, s, any, &err);
   r->ends = false;

@@ -30,8 +30,8 @@ typedef struct tm_coordinator_options {
   tm_mode mode;
   int64_t staleness;      /* ssp: closures that a worker may be ahead */
   int32_t backup_workers; /* sync: workers that a round does not wait for */
-  /* sync: end a round on every ps; from a thread of the coordinator's own, may block.
-   * *any: after a failure, some ps may have ended it. */
+  /* sync: end a round on every ps; from a thread of the coordinator's own, may block,
+   * may be said again.  *any: some ps has ended it. */
   tm_status (*commit)(void *ud, const tm_ps_commit *c, bool *any, tm_err *err);
   /* Tell every ps to refuse UPDATEs of the incarnation of worker `index`; called from
    * the coordinator's own thread, may block.  NULL: nothing to tell. */

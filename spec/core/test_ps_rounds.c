@@ -235,6 +235,7 @@ static void a_lost_task_adds_nothing_to_a_round(void **state) {
 static void every_allocation_may_fail(void **state) {
   (void)state;
   for (long fail = 0; fail < 200; fail++) {
+    int64_t live = tm_mem_live();
     tm_store *s = store();
     make(s, 1, TM_F32, vec(1), 10);
     make(s, 2, TM_F32, mat(4, 1), 10);
@@ -256,6 +257,7 @@ static void every_allocation_may_fail(void **state) {
     if (sent == TM_OK && too == TM_OK && ended == TM_OK) assert_true(moved);
     if (ended != TM_OK) assert_false(moved);
     tm_store_free(s);
+    assert_int_equal(tm_mem_live(), live);
     if (atomic_load(&b.left) > 0) return; /* none failed any more */
   }
   fail_msg("it never came to an end");
