@@ -119,6 +119,27 @@ describe("a callback", function()
     assert.is_nil(rawget(model, "fitting"))
   end)
 
+  it("may let other fits run in coroutines, also of the same model", function()
+    local model, other, order, ended = made(), made(), {}, 0
+    local function run(m, name)
+      tm.async(function()
+        local h = fit(m, { epochs = 3, callbacks = { on_epoch_end = function()
+          order[#order + 1] = name
+          tm.sleep(0.001)
+        end } })
+        assert.equal(3, #h.epoch)
+        ended = ended + 1
+      end)
+    end
+    run(model, "a")
+    run(model, "b")
+    run(other, "c")
+    while ended < 3 do tm.sleep(0.001) end -- a wait of the main program
+    assert.equal("abc", table.concat(order, "", 1, 3))
+    assert.is_nil(rawget(model, "fitting"))
+    model:compile { loss = "mse" }
+  end)
+
   -- tf_keras looks at stop_training after a batch only.
   it("that stops an epoch at its beginning gets one batch", function()
     local batches = 0

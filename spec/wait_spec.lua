@@ -63,3 +63,38 @@ describe("a hook of waits", function()
     assert.equal(1, n)
   end)
 end)
+
+describe("coroutines of async", function()
+  it("run while the main program sleeps, and sleep while others run", function()
+    local order = {}
+    for _, name in ipairs { "a", "b" } do
+      wait.async(function()
+        for i = 1, 3 do
+          order[#order + 1] = name .. i
+          tm.sleep(0.001)
+        end
+      end)
+    end
+    tm.sleep(0.02)
+    while #order < 6 do tm.sleep(0.001) end
+    assert.equal("a1 b1", table.concat(order, " ", 1, 2))
+    assert.equal(tm.sleep(0), nil)
+  end)
+
+  it("may start others and end first, or wait in coroutines of their own", function()
+    local done = 0
+    wait.async(function()
+      wait.async(function()
+        tm.sleep(0.002)
+        coroutine.wrap(function()
+          tm.sleep(0.002) -- a wait that takes turns while its starter is running
+          done = done + 1
+        end)()
+        done = done + 1
+      end)
+      done = done + 1
+    end)
+    while done < 3 do tm.sleep(0.001) end
+    assert.equal(3, done)
+  end)
+end)

@@ -33,7 +33,7 @@ tm._trace_types = trace.types
 --- sleep(seconds): now, or when the step runs.
 function tm.sleep(seconds)
   if core.tracing() then return core.ops.sleep(seconds) end
-  return core.sleep(seconds)
+  return require("tidemill.distribute.wait").sleep(seconds)
 end
 
 function core.hooks.symbol_op(fn, name, ...)

@@ -132,7 +132,7 @@ local function restore(self, manager, patient)
     end
     tries = tries + 1
     if not patient then return false end
-    if tries > 2 then trace.eagerly(tm.sleep, PAUSE) end
+    if tries > 2 then core.sleep(PAUSE) end
   end
   return false
 end
@@ -202,7 +202,7 @@ local function mend_task(self, task)
   local session = self.strategy._session
   session:suspect(task)
   local deadline = tm.time() + 1
-  while not session:lost() and tm.time() < deadline do trace.eagerly(tm.sleep, 0.01) end
+  while not session:lost() and tm.time() < deadline do core.sleep(0.01) end
   return mend(self, true)
 end
 

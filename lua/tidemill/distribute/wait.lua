@@ -30,13 +30,19 @@ local function resume(task, ...)
   task.ended = coroutine.status(task.co) == "dead"
 end
 
+local function forget(task)
+  for i, t in ipairs(tasks) do
+    if t == task then return table.remove(tasks, i) end
+  end
+end
+
 --- One turn for every coroutine that waits; raises the error of one that failed.
 local function turn()
   for i = #tasks, 1, -1 do
-    local task = tasks[i]
-    if not task.ended and not task.idle and task.co ~= running() then resume(task) end
-    if task.ended then
-      table.remove(tasks, i)
+    local task = tasks[i] -- none: a wait of what was resumed took a turn too
+    if task and not task.ended and not task.idle and coroutine.status(task.co) == "suspended" then resume(task) end
+    if task and task.ended then
+      forget(task)
       if task.error ~= nil then error(task.error, 0) end
     end
   end
@@ -50,7 +56,7 @@ function M.async(fn, ...)
   tasks[#tasks + 1] = task
   resume(task, ...)
   if task.ended then
-    table.remove(tasks)
+    forget(task)
     if task.error ~= nil then error(task.error, 0) end
   end
   return task.co
@@ -116,6 +122,12 @@ function M.until_true(now, timeout, poll)
     if deadline and now() >= deadline then return nil end
     if inside then coroutine.yield(WAIT) end
   end
+end
+
+--- Sleep; coroutines of async run meanwhile.
+function M.sleep(seconds)
+  if #tasks == 0 or type(seconds) ~= "number" or seconds <= 0 or seconds ~= seconds then return core.sleep(seconds) end
+  M.until_true(core.time, seconds, core.sleep)
 end
 
 return M

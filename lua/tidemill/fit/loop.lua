@@ -10,6 +10,7 @@ local callbacks = require "tidemill.callbacks.list"
 local compile = require "tidemill.fit.compile"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local fitting = require "tidemill.fit.fitting"
 local inputs = require "tidemill.fit.inputs"
 local interrupt = require "tidemill.lib.interrupt"
 local logbook = require "tidemill.fit.logs"
@@ -200,39 +201,6 @@ local function result_of(h, params)
   return setmetatable(out, Result)
 end
 
---- What runs now: callbacks find it as model.fitting.
----@class tm.fit.Fitting
-local Fitting = {}
-Fitting.__index = Fitting
-
-local STATE = "tidemill fit 1 epoch=%d step=%d pass=%d data=%s"
-local PARTS = "^tidemill fit 1 epoch=(%d+) step=(%d+) pass=(%d+) data=(.*)$"
-
---- Where training is, as a string to keep: the epoch, its steps that are done, the pass and
---- the place in the data.  Waits for the steps that were started.
-function Fitting:state()
-  local pass, step = self.pass, 0
-  if pass then
-    self.runner:wait(pass.started)
-    step = self.runner:finished()
-  elseif self.trained then -- it is being validated
-    step = self.trained.steps
-  end
-  local passes_made = rawget(self.source.dataset, "_epochs") or 0
-  return STATE:format(self.epoch, step, passes_made, self.runner:state())
-end
-
---- Go on from a state; called in on_train_begin.  `logs`: those of the epoch's training,
---- where it was over and only validation was not (fitting.trained.logs).
-function Fitting:resume(state, logs)
-  local epoch, step, pass, data
-  if type(state) == "string" then epoch, step, pass, data = state:match(PARTS) end
-  if not epoch then errors.raise("invalid_argument", "this is no state of a fit") end
-  self.epoch, self.begun, self.logs = tonumber(epoch), tonumber(step), logs
-  if self.begun > 0 or self.source.continues then self.data = data else self.before = data end
-  rawset(self.source.dataset, "_epochs", math.max(0, tonumber(pass) - (self.data and 1 or 0)))
-end
-
 --- Steps of one epoch.
 local function train(self, o)
   local runner, wanted = self.runner, o.steps_per_epoch
@@ -289,19 +257,12 @@ function M.fit(model, x, given)
   local source, held = sources(model, x, o)
   local params = { verbose = o.verbose, epochs = o.epochs, steps = o.steps_per_epoch or source.cardinality,
     kind = "train" }
-  local self = setmetatable({ model = model, source = source, held = held, total = 0, epoch = o.initial_epoch,
-    begun = 0, list = callbacks_of(model, o, params) }, Fitting)
+  local self = fitting.new({ model = model, source = source, held = held, total = 0, epoch = o.initial_epoch,
+    begun = 0, list = callbacks_of(model, o, params) })
   local history = self.list:find(History) or self.list:add(History())
-  local outer = { rawget(model, "fitting"), rawget(model, "stop_training"), rawget(model, "history") }
-  rawset(model, "stop_training", false)
-  rawset(model, "history", history)
-  rawset(model, "fitting", self)
+  self:enter(history)
   local ok, e, interrupted = with_runners(model, self.list, function(open) run(self, o, open) end)
-  rawset(model, "fitting", outer[1])
-  if outer[1] then -- a fit in a callback of a fit
-    rawset(model, "stop_training", outer[2])
-    rawset(model, "history", outer[3])
-  end
+  self:leave()
   if not ok and not interrupted then error(e, 0) end
   local result = result_of(history, params)
   if interrupted then
