@@ -41,7 +41,7 @@ local function begin(self)
   if verbose == nil or verbose == "auto" then verbose = columns and 1 or 2 end
   local steps = self.params.steps
   self.bar = verbose ~= 0 and progress.new {
-    target = type(steps) == "number" and steps or nil, verbose = verbose, columns = columns, write = self.write,
+    target = type(steps) == "number" and steps or self.fits and self.found or nil, verbose = verbose, columns = columns, write = self.write,
   } or nil
   self.done = 0
 end
@@ -85,7 +85,7 @@ end
 
 -- --- hooks ---
 
-function Progbar:on_train_begin() self.fits = true end
+function Progbar:on_train_begin() self.fits, self.found = true, nil end
 
 function Progbar:on_epoch_begin(epoch)
   begin(self)
@@ -105,7 +105,10 @@ function Progbar:on_progress(kind, done, logs, final)
   bar:update(done, kind ~= "predict" and listed(self, copy(logs)) or nil)
 end
 
-function Progbar:on_epoch_end(_, logs) finish(self, logs) end
+function Progbar:on_epoch_end(_, logs)
+  self.found = self.done -- so many steps the next epoch has too, where nobody else knows
+  finish(self, logs)
+end
 
 function Progbar:on_train_end() self.fits = false end
 
