@@ -55,19 +55,11 @@ function Cluster:each(fn)
   end
 end
 
---- Do all threads of a process stand still?
-local function stopped(pid)
-  local p = io.popen("cat /proc/" .. pid .. "/task/*/stat 2>/dev/null")
-  local text = p:read "a"
-  p:close()
-  return not text:find "%) [^T]"
-end
-
 --- Send a signal; after STOP the task stands still.
 function Cluster:signal(signal, job, index)
   local pid = self.tasks[job][index].pid
   P.signal(signal, pid)
-  if signal == "STOP" then assert(P.eventually(2, function() return stopped(pid) end)) end
+  if signal == "STOP" then assert(P.eventually(2, function() return P.stopped(pid) end)) end
 end
 
 --- kill -9, and wait until it is gone.

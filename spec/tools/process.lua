@@ -107,8 +107,19 @@ end
 
 local function kill(signal, pid) os.execute(("kill -s %s -- %d"):format(signal, pid)) end
 
+--- Do all threads of a process stand still?
+function M.stopped(pid)
+  local p = io.popen("cat /proc/" .. pid .. "/task/*/stat 2>/dev/null")
+  local text = p:read "a"
+  p:close()
+  return not text:find "%) [^T]"
+end
+
+--- Send a signal; after STOP it stands still.
 function Process:kill(signal)
-  if not self:status() then kill(signal or "KILL", self.pid) end
+  if self:status() then return end
+  kill(signal or "KILL", self.pid)
+  if signal == "STOP" then M.eventually(5, function() return M.stopped(self.pid) end) end
 end
 --- The same to its whole process group.
 function Process:kill_group(signal) kill(signal or "KILL", -self.pid) end
