@@ -72,9 +72,6 @@ function Normed:init()
 end
 function Normed:call(v, training) return self.out(self.norm(self.inner(v), { training = training })) end
 
---- Keras lists weights layer by layer: the moving averages are no trainable ones.
-local order_of_normed = { 1, 2, 3, 4, 7, 8, 5, 6 }
-
 local function fit(o)
   o.batch_size, o.shuffle, o.verbose = o.batch_size or 8, false, 0
   return o
@@ -140,17 +137,10 @@ local cases = {
     { optimizer = S { learning_rate = 0.02 }, loss = "mse", metrics = { "mae" } } },
 }
 
---- Keras's weights in our order.
-local function ours(m, list)
-  local out = {}
-  for i = 1, #m.weights do out[i] = list[m.norm and order_of_normed[i] or i] end
-  return out
-end
-
 local function set_weights(m, list, input)
   m(input)
   local values = {}
-  for i, v in ipairs(ours(m, list)) do values[i] = tm.tensor(v) end
+  for i, v in ipairs(list) do values[i] = tm.tensor(v) end
   m:set_weights(values)
 end
 
@@ -184,7 +174,7 @@ describe("fit agrees with Keras", function()
         local h = m:fit(c[3], c[4])
         assert.same(names(wanted.history), names(h))
         for name, list in pairs(wanted.history) do close.check(h[name], list, 2e-5, 2e-5) end
-        local after = ours(m, wanted.after)
+        local after = wanted.after
         for i, v in ipairs(m.weights) do close.check(v:read():totable(), after[i], 1e-4, 1e-5) end
         local r = m:evaluate(c[3], { y = c[4].y, sample_weight = c[4].sample_weight, batch_size = 8, verbose = 0 })
         assert.same(names(wanted.evaluate), names(r))

@@ -72,6 +72,24 @@ end
 
 function Model.get:layers() return self:tracked().layers end
 
+--- All variables in Keras's order: layer by layer, then the model's own; each layer's
+--- trainable ones first.
+function Model.get:weights()
+  local all, seen = {}, {}
+  local function add(v)
+    if not seen[v] then
+      seen[v] = true
+      all[#all + 1] = v
+    end
+  end
+  for _, l in ipairs(self.layers) do
+    for _, v in ipairs(l.weights) do add(v) end
+  end
+  for _, v in ipairs(Layer.get.weights(self)) do add(v) end
+  return all
+end
+Model.get.variables = Model.get.weights
+
 --- Layer by name or position.
 function Model:get_layer(which)
   for i, l in ipairs(self.layers) do

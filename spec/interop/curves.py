@@ -65,11 +65,11 @@ MODELS = {"penguins": penguins, "movietweetings": movietweetings, "adult": adult
 
 
 def place(model, name):
-    """Give the model the weights: those that are trained first."""
-    for i, have in enumerate(model.trainable_weights + model.non_trainable_weights):
-        want = load("%s.w%02d" % (name, i + 1))
+    """Give the model the weights; both sides list them layer by layer."""
+    given = [load("%s.w%02d" % (name, i + 1)) for i in range(len(model.weights))]
+    for have, want in zip(model.weights, given):
         assert tuple(have.shape) == want.shape, (name, have.name, have.shape, want.shape)
-        have.assign(want)
+    model.set_weights(given)
 
 
 def train(name):
