@@ -284,7 +284,10 @@ describe("a saved model", function()
       Activation = { activation = "elu" },
       Concatenate = { axis = 2 }, Add = {}, Multiply = {}, Average = {}, StringLookup = { vocabulary = { "a", "b" } },
       IntegerLookup = { vocabulary = { 5, 6 } }, Hashing = { num_bins = 7 }, Normalization = { axis = false },
-      Discretization = { num_bins = 4 }, CategoryEncoding = { num_tokens = 3 },
+      Discretization = { num_bins = 4 }, CategoryEncoding = { num_tokens = 3 }, Dot = { axes = 2 },
+      Conv1D = { filters = 2, kernel_size = 3, padding = "same" }, BatchNormalization = { momentum = 0.5 },
+      Conv2D = { filters = 2, kernel_size = { 3, 2 }, strides = 2 }, MaxPooling2D = { pool_size = 3 },
+      LayerNormalization = { epsilon = 0.5 }, GlobalAveragePooling2D = {}, ZeroPadding2D = { padding = 2 },
     } do
       local a = L[name](config)
       local got = a:get_config()
@@ -434,6 +437,46 @@ describe("a saved model", function()
         args = { sym(1), { ["$"] = "tensor", shape = { 1e15 }, dtype = "float32", values = { 1 } } } } } }))
       fails("data_loss", "a size of a shape", load_of(doc_of { graph { { kind = "input", name = "x",
         shape = { -1, 0 / 1 + 0.5 }, dtype = "float32" } } }))
+    end)
+
+    it("is a model or an error, whatever is changed in its description", function()
+      local m = model_of()
+      m:compile { optimizer = "adam", loss = "mse", metrics = { "mae" } }
+      assert(m:save(dir))
+      local text = core.json_encode(assert(core.ckpt.document(dir)))
+      local strange = { 0, -1, 1e18, 1.5, "", "x", "layers.Dense", true, {}, { 1 }, sym(1), { ["$"] = "layer", id = 1 },
+        { ["$"] = "variable", id = 1 }, { ["$"] = "table", keys = { 1 }, values = { 2 }, n = 1e9 } }
+      local seed = 7
+      local function random(n)
+        seed = (seed * 16807) % 2147483647
+        return seed % n + 1
+      end
+      local function places(x, out)
+        local keys = {}
+        for k in pairs(x) do keys[#keys + 1] = k end
+        table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+        for _, k in ipairs(keys) do
+          out[#out + 1] = { x, k }
+          if type(x[k]) == "table" then places(x[k], out) end
+        end
+        return out
+      end
+      local path, codes = dir, {}
+      dir = dir .. "/strange"
+      for _ = 1, 150 do
+        local doc = core.json_decode(text)
+        local all = places(doc, {})
+        local at = all[random(#all)]
+        at[1][at[2]] = strange[random(#strange)]
+        if core.json_encode(doc) then
+          local n, e = load_of(doc)
+          assert.is_true(n ~= nil or tm.is_error(e), tostring(e))
+          if e then codes[e.code] = true end
+        end
+      end
+      dir = path
+      assert.is_nil(codes.unknown)
+      assert.truthy(codes.data_loss and codes.invalid_argument)
     end)
 
     it("is an error where weights are missing, of another dtype or of another shape", function()

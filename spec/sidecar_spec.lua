@@ -169,6 +169,27 @@ describe("SidecarEvaluator", function()
     assert.truthy(p:out():find "ended")
   end)
 
+  it("says after 30 seconds that there is nothing, and again", function()
+    local file, now, sleeps = P.dir() .. "/log", 0, 0
+    local time, sleep = core.time, core.sleep
+    core.time = function() return now end -- luacheck: ignore
+    core.sleep = function(seconds) -- luacheck: ignore
+      now, sleeps = now + seconds, sleeps + 1
+      if sleeps == 300 then trainer(dir)(1) end
+    end
+    tm.log.to(file)
+    local ok, e = pcall(function()
+      Sidecar { model = model_of(), data = data_of(), checkpoint_dir = dir, max_evaluations = 1 }:start()
+    end)
+    tm.log.to(nil)
+    core.time, core.sleep = time, sleep -- luacheck: ignore
+    assert.is_true(ok, tostring(e))
+    local f = assert(io.open(file))
+    local _, n = f:read("*a"):gsub("No checkpoints appear to be found after 30 seconds", "")
+    f:close()
+    assert.equal(2, n)
+  end)
+
   it("goes on with the next checkpoint when one is deleted under it", function()
     local save = trainer(dir)
     local open, path = core.ckpt.open, save(1)

@@ -13,6 +13,8 @@ local tm = require "tidemill.lib.lazy"
 
 local M = {}
 
+local MOST_OOV = 1048576 -- each is listed
+
 -- --- vocabularies ---
 
 --- Lines of a file; a last line without an end counts.
@@ -80,6 +82,7 @@ end
 function IndexLookup:configure(given, defaults)
   local o = self:options(given, with(defaults))
   options.count(self.class_name, "num_oov_indices", o.num_oov_indices, 0)
+  options.number(self.class_name, "num_oov_indices", o.num_oov_indices, 0, MOST_OOV)
   self.num_oov_indices, self.max_tokens, self.mask_token = o.num_oov_indices, o.max_tokens, o.mask_token
   self.oov_token, self.output_mode, self.pad_to_max_tokens = o.oov_token, o.output_mode, o.pad_to_max_tokens
   encode.check(self.class_name, o.output_mode, { "int", "one_hot", "multi_hot", "count" })

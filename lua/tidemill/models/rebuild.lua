@@ -80,6 +80,7 @@ function call.op(ctx, e, args) return nest.pack(op_named(ctx, e.name)(nest.unpac
 
 function call.operator(ctx, e, args)
   local fn = symbol.operators[e.name] or codec.bad(ctx, 'there is no operator "%s"', tostring(e.name))
+  if not (symbol.is(args[1]) or symbol.is(args[2])) then codec.bad(ctx, "an operator without operands") end
   return fn(args[1], args[2])
 end
 
@@ -124,7 +125,7 @@ end
 local function sequential(ctx, class, e)
   if type(e.stack) ~= "table" then codec.bad(ctx, "a stack of layers") end
   local model = class { name = e.name }
-  if e.input then model:add(input(ctx, e.input)) end
+  if type(e.input) == "table" then model:add(input(ctx, e.input)) end
   for _, id in ipairs(e.stack) do model:add(ctx:layer(id)) end
   return model
 end
@@ -194,9 +195,8 @@ end
 local function compile(ctx, model)
   ctx.lost = {}
   ctx.where = "compile"
-  local given = codec.decode(ctx, ctx.doc.compile)
-  if type(given) ~= "table" then codec.bad(ctx, "what was compiled") end
-  model:compile(given)
+  if type(ctx.doc.compile) ~= "table" then codec.bad(ctx, "what was compiled") end
+  model:compile(codec.decode(ctx, ctx.doc.compile))
 end
 
 local function warn(doc)
@@ -213,7 +213,11 @@ function M.model(doc, reader, custom, with_compile)
   local ctx = setmetatable({ doc = doc, reader = reader, custom = custom, made = {}, made_variables = {},
     where = "the file" }, Context)
   if type(doc.root) ~= "number" then codec.bad(ctx, "no root") end
-  local model = ctx:layer(doc.root)
+  local ok, model = pcall(ctx.layer, ctx, doc.root)
+  if not ok and not errors.is_error(model) then -- what a class does with a strange configuration
+    errors.raise("data_loss", "%s cannot be made again: %s", ctx.where, tostring(model))
+  end
+  if not ok then error(model, 0) end
   if not registry.is_a(model, tm.Model) then errors.raise("data_loss", "the root of the file is no model") end
   if doc.compile and with_compile then
     compile(ctx, model)

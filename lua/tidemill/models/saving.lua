@@ -136,8 +136,9 @@ local function load(path, o)
     return load_classes(path, doc, reader, o)
   end)
   reader:close()
-  if not ok then error(model, 0) end
-  return model
+  if ok then return model end
+  if errors.is_error(model) then error(model, 0) end
+  return errors.raise("data_loss", 'the model in "%s" cannot be made again: %s', path, tostring(model))
 end
 
 --- load(path, { custom_objects, compile = true }): the model, compiled as it was and with
