@@ -1,7 +1,8 @@
 -- Ctrl-C that a script survives: SIGINT to real processes.
 local P = dofile "spec/tools/process.lua"
 
-local jit = _VERSION == "Lua 5.1"
+-- Loops that LuaJIT has compiled look at no hook; ThreadSanitizer holds signals back in them.
+local deaf = _VERSION == "Lua 5.1" or (os.getenv "TM_BUILD" or ""):find "tsan"
 
 local head = [[
 local tm = require "tidemill"
@@ -47,7 +48,7 @@ describe("Ctrl-C", function()
   end)
 
   it("ends a catch also where the work catches its errors", function()
-    if jit then return end -- loops that LuaJIT has compiled look at no hook
+    if deaf then return end
     local p = run [[
       local ok, e, interrupted = interrupt.catch(function()
         print "go"

@@ -21,6 +21,7 @@ local M = {}
 local AHEAD = 4 -- steps a worker that are started ahead where a hook looks at batches
 local FAR, FAR_UNKNOWN = 1024, 64 -- where none does; the same while nobody knows how many there are
 local SLICE = 0.1 -- seconds
+local STOP = 0.5 -- seconds that close waits for what runs
 
 ---@class tm.fit.ClusterRunner
 local Runner = {}
@@ -241,7 +242,7 @@ end
 function Runner:close()
   local running = #self.out > 0
   self.out, self.found = {}, {}
-  if running then self.coordinator:cancel() end
+  if running then self.coordinator:cancel { timeout = STOP } end
   if self.iterator and self.coordinator._handle then self.iterator:_drop() end
   self.iterator = nil
 end
