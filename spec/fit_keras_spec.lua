@@ -140,7 +140,7 @@ local cases = {
 local function set_weights(m, list, input)
   m(input)
   local values = {}
-  for i, v in ipairs(list) do values[i] = tm.tensor(v) end
+  for i = 1, #m.weights do values[i] = tm.tensor(list[i]) end -- Keras lists states of metrics behind them
   m:set_weights(values)
 end
 
