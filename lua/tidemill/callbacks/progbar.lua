@@ -41,7 +41,8 @@ local function begin(self)
   if verbose == nil or verbose == "auto" then verbose = columns and 1 or 2 end
   local steps = self.params.steps
   self.bar = verbose ~= 0 and progress.new {
-    target = type(steps) == "number" and steps or self.fits and self.found or nil, verbose = verbose, columns = columns, write = self.write,
+    target = type(steps) == "number" and steps or self.fits and self.found or nil, verbose = verbose,
+    columns = columns, write = self.write,
   } or nil
   self.done = 0
 end
