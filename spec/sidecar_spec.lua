@@ -420,7 +420,11 @@ describe("SidecarEvaluator", function()
       os.rename(dir .. "/hold-", dir .. "/hold")
       local p = P.run { "launch", "--workers", "1", "--ps", "1", "--evaluators", "1", P.script(TRAINING), dir }
       assert.truthy(p:says("begins 1", 20), p:err())
-      P.signal("KILL", assert(P.task("evaluator", 0)))
+      local pid = assert(P.task("evaluator", 0))
+      P.signal("INT", pid) -- Ctrl-C is for the chief
+      P.sleep(0.1)
+      assert.equal(pid, P.task("evaluator", 0))
+      P.signal("KILL", pid)
       assert.truthy(p:says("/job:evaluator/task:0 ended %(signal 9%)"))
       os.remove(dir .. "/hold")
       assert.equal(0, p:wait(30), p:err())

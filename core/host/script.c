@@ -274,6 +274,8 @@ int tm_host_script(int argc, char **argv) {
   if (tm_host_is_evaluator()) tm_log_stream(stderr, TM_LOG_INFO);
   lua_pushcfunction(L, script_open);
   if (script_call(L, 0, 0) == 0) {
+    /* Ctrl-C at a launcher is the chief's; an evaluator goes on beside it. */
+    if (tm_host_is_evaluator() && getenv("TM_LAUNCHER")) signal(SIGINT, SIG_IGN);
     status = script_run(L, argc, argv);
   }
   tm_interrupt_close();
