@@ -138,8 +138,9 @@ describe("launch", function()
 
   it("ends all at Ctrl-C, be it told alone or with all its processes", function()
     local texts = { "say 'go' for _ = 1, 1000 do c:schedule(slow) end c:join()", "say 'go' tm.sleep(60)" }
-    -- ThreadSanitizer holds signals back while nothing but Lua runs.
-    if not (os.getenv "TM_BUILD" or ""):find "tsan" then texts[3] = "say 'go' while true do end" end
+    -- ThreadSanitizer holds signals back while nothing but Lua runs, and a loop that LuaJIT
+    -- has compiled looks at no hook.
+    if not P.tidemill:find "tsan" and _VERSION ~= "Lua 5.1" then texts[3] = "say 'go' while true do end" end
     for _, how in ipairs { "kill", "kill_group" } do
       for _, text in ipairs(texts) do
         local p = launch(text)

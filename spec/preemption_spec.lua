@@ -37,6 +37,12 @@ end
 
 local function says(p, pattern) assert.is_truthy(p:says(pattern, 5), p:out() .. p:err()) end
 
+local function put(path, text)
+  local f = assert(io.open(path, "w"))
+  f:write(text)
+  f:close()
+end
+
 local function after_all()
   assert.same({}, P.cleanup())
   if T then assert.equal(0, P.listeners(T.ports)) end
@@ -175,9 +181,9 @@ describe("preemption of a worker", function()
       say(w:block_until_worker_exit())
     ]]
     says(p, "go")
-    assert(io.open(dir .. "/leave", "w")):write("the node is drained\n"):close()
+    put(dir .. "/leave", "the node is drained\n")
     ended(T.worker[1], 0, 3)
-    assert(io.open(dir .. "/_when", "w")):write("200 X-Who: me\nTRUE\n"):close()
+    put(dir .. "/_when", "200 X-Who: me\nTRUE\n")
     ended(T.worker[2], 0, 3)
     ended(p, 0)
     said(p, ("/job:worker/task:0: %s/leave: the node is drained\t/job:worker/task:0\n"):format(dir))

@@ -198,7 +198,7 @@ describe("tm.train", function()
       local function restore()
         local model = dense_model()
         kept[model] = true
-        assert(train.Checkpoint { other = model }:restore(path))
+        assert(train.Checkpoint { other = model, random = tm.random }:restore(path))
       end
       restore()
       collectgarbage()

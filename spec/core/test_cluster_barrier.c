@@ -118,7 +118,7 @@ static void all_gates_are_closed_for_a_moment_and_opened_again(void **state) {
   tm_err err = {0};
   scene_open(&s, 0, 20000000);
   for (int turn = 1; turn <= 3; turn++) {
-    assert_ok_err(tm_coordinator_barrier(s.c, 5000000000, NULL, scene_fn, &s, &err),
+    assert_ok_err(tm_coordinator_barrier(s.c, 60000000000, NULL, scene_fn, &s, &err),
                   &err);
     assert_int_equal(s.called, turn);
     assert_true(s.all_shut);
@@ -146,7 +146,7 @@ static void a_worker_that_does_not_come_in_time_lets_training_go_on(void **state
   assert_false(s.f[1].shut);
   s.f[1].late_ns = 0; /* and the next try succeeds */
   tm_err_clear(&err);
-  assert_ok_err(tm_coordinator_barrier(s.c, 5000000000, NULL, scene_fn, &s, &err),
+  assert_ok_err(tm_coordinator_barrier(s.c, 60000000000, NULL, scene_fn, &s, &err),
                 &err);
   assert_int_equal(s.called, 1);
   tm_coordinator_free(s.c);
@@ -160,7 +160,7 @@ static void what_the_moment_fails_with_is_told_and_gates_open(void **state) {
   tm_err why = {0};
   tm_fail(&why, TM_EUNAVAILABLE, "/job:ps/task:0 is lost");
   tm_coordinator_lose(s.c, &why);
-  assert_int_equal(tm_coordinator_barrier(s.c, 5000000000, NULL, scene_fn, &s, &err),
+  assert_int_equal(tm_coordinator_barrier(s.c, 60000000000, NULL, scene_fn, &s, &err),
                    TM_EUNAVAILABLE);
   assert_int_equal(s.called, 0);
   assert_false(s.f[0].shut);

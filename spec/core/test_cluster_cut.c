@@ -35,7 +35,7 @@ static void server_listen(server *s, const char *address) {
   assert_ok(tm_netloop_new(2, &s->loop));
   tm_listen_options o = {.address = address,
                          .self = {"c", "/job:ps/task:0", "", ++s->incarnation},
-                         .data = {1ull << 32, 0, 5000000000},
+                         .data = {1ull << 32, 0, 60000000000},
                          .events = {NULL, on_message, NULL, s}};
   assert_ok_err(tm_netloop_listen(s->loop, &o, &port, &err), &err);
   snprintf(s->address, sizeof s->address, "127.0.0.1:%u", (unsigned)port);

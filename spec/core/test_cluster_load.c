@@ -34,7 +34,7 @@ static void server_start(server *s) {
   assert_ok(tm_netloop_new(2, &s->loop));
   tm_listen_options o = {.address = "127.0.0.1:0",
                          .self = {"c", "/job:ps/task:0", "", 1},
-                         .data = {1ull << 32, 0, 5000000000},
+                         .data = {1ull << 32, 0, 60000000000},
                          .events = {NULL, on_message, NULL, s}};
   assert_ok_err(tm_netloop_listen(s->loop, &o, &port, &err), &err);
   snprintf(s->address, sizeof s->address, "127.0.0.1:%u", (unsigned)port);
@@ -48,7 +48,7 @@ static void server_stop(server *s) {
 static tm_channel_options options(const server *s) {
   return (tm_channel_options){.address = s->address,
                               .self = {"c", "/job:chief/task:0", "", 2},
-                              .silence_ns = 5000000000,
+                              .silence_ns = 60000000000,
                               .spin_ns = -1};
 }
 

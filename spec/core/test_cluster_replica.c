@@ -33,7 +33,7 @@ static tm_channel *dial(const char *address, const char *purpose) {
   tm_err err = {0};
   tm_channel_options o = {.address = address,
                           .self = {.cluster = "c", .task = "/job:chief/task:0"},
-                          .silence_ns = 10000000000};
+                          .silence_ns = 60000000000};
   snprintf(o.self.purpose, sizeof o.self.purpose, "%s", purpose);
   assert_ok_err(tm_channel_open(&o, &ch, &err), &err);
   return ch;
@@ -49,7 +49,7 @@ static void server_start(server *s, int index) {
   assert_ok(tm_netloop_new(2, &s->loop));
   tm_listen_options o = {.address = "127.0.0.1:0",
                          .self = {.cluster = "c", .incarnation = 1},
-                         .data = {1ull << 32, 0, 5000000000},
+                         .data = {1ull << 32, 0, 60000000000},
                          .control = {1ull << 32, 1000000000, 60000000000},
                          .events = {NULL, on_message, on_closed, s}};
   snprintf(o.self.task, sizeof o.self.task, "%s", task);
@@ -108,7 +108,7 @@ static tm_ps_client *client(const server *a, const server *b) {
   tm_err err = {0};
   tm_channel_options ch = {.address = a->address,
                            .self = {.cluster = "c", .task = "/job:worker/task:0"},
-                           .silence_ns = 5000000000,
+                           .silence_ns = 60000000000,
                            .spin_ns = -1};
   tm_ps_remote_options o = {.channel = ch, .lane = 0, .other.address = b->address};
   assert_ok_err(tm_ps_client_lane(&o, &c, &err), &err);
@@ -127,7 +127,7 @@ static void a_lane_that_nobody_serves_any_more_is_unavailable(void **state) {
   tm_cancel_set(&gone);
   tm_channel_options ch = {.address = a.address,
                            .self = {.cluster = "c", .task = "/job:chief/task:0"},
-                           .silence_ns = 5000000000};
+                           .silence_ns = 60000000000};
   tm_ps_remote_options o = {
       .channel = ch, .lane = 0, .other.address = b.address, .gone = &gone};
   assert_int_equal(tm_ps_client_lane(&o, &c, &err), TM_EUNAVAILABLE);

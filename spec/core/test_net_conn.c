@@ -73,7 +73,7 @@ static tm_channel_options client(const echo *e) {
   tm_channel_options o = {.address = e->address,
                           .expect_task = "/job:ps/task:0",
                           .self = {"c", "/job:worker/task:0", "data", 2},
-                          .silence_ns = 5000000000,
+                          .silence_ns = 60000000000,
                           .spin_ns = -1};
   return o;
 }

@@ -10,6 +10,7 @@ local Metric = require "tidemill.metrics.base"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local place = require "tidemill.lib.place"
+local random = require "tidemill.random"
 local saving = require "tidemill.train.saving"
 local tree = require "tidemill.train.tree"
 local values = require "tidemill.lib.values"
@@ -21,8 +22,30 @@ local Status = { __name = "tm.train.Status" }
 Status.__index = Status
 
 --- Statuses that wait for variables, by each object that they walked: a status lives as
---- long as something that it may still fill.
+--- long as something that it may still fill.  A weak table of LuaJIT keeps the keys that
+--- its values lead to; there the objects themselves have the status, as a field, and
+--- plain tables, which are the user's, have none.
 local waiting = setmetatable({}, { __mode = "k" })
+local ephemeral = _VERSION ~= "Lua 5.1"
+
+local function status_of(object)
+  if ephemeral then return waiting[object] end
+  return waiting[object] and rawget(object, "_status")
+end
+
+local function hold(object, status)
+  if ephemeral then
+    waiting[object] = status
+  elseif getmetatable(object) ~= nil then
+    waiting[object] = true
+    rawset(object, "_status", status)
+  end
+end
+
+local function let_go(object)
+  waiting[object] = nil
+  if not ephemeral then rawset(object, "_status", nil) end
+end
 
 --- The first names of a list, for messages.
 function M.some(list)
@@ -258,8 +281,10 @@ local function wait(self)
     Layer.after_build(function() M.look_again() end)
     Metric.when_late(function() M.look_again() end)
   end
-  waiting[self.owner] = self
-  for object in pairs(self.walked) do waiting[object] = self end
+  hold(self.owner, self)
+  for object in pairs(self.walked) do
+    if object ~= random then hold(object, self) end -- it is always there, and whole
+  end
   self.walked = nil
 end
 
@@ -273,9 +298,10 @@ end
 --- Restore what became there since (of one checkpoint, or of all).
 function M.look_again(owner)
   local found = {}
-  for object, status in pairs(waiting) do
+  for object in pairs(waiting) do
+    local status = status_of(object)
     if not status.reader then
-      waiting[object] = nil
+      let_go(object)
     elseif owner == nil or status.owner == owner then
       found[status] = true
     end
@@ -340,7 +366,7 @@ function M.restore(owner, root, path, only, names, how)
     named = by_name(names),
     used = {}, done = {}, missing = {}, only = only, brought = {}, need = how and how.need, skip = how and how.skip },
     Status)
-  if waiting[owner] and not only then stop(waiting[owner]) end
+  if waiting[owner] and not only then stop(status_of(owner)) end
   if path == nil then return self end
   local ok, err = pcall(restore, self)
   if ok then return self end
