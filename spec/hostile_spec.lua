@@ -84,7 +84,7 @@ describe("an input_signature", function()
     raises("invalid_argument", "entry 1", signed { 5 })
     raises("invalid_argument", "entry 1", signed { { dtype = "int32" } })
     raises("invalid_argument", "got -5", signed { { shape = { -5 } } })
-    raises("invalid_argument", "got a", signed { { shape = { "a" } } })
+    raises("invalid_argument", 'got "a"', signed { { shape = { "a" } } })
   end)
 end)
 

@@ -225,8 +225,10 @@ describe("launch", function()
     P.signal("KILL", P.task("worker", 0))
     ended(p, 0, 5)
     local out = p:out():gsub("[^\n]*\n", "", 1)
-    local line = "unavailable /job:worker/task:0 0%.[6-9]%s[^\n]*worker_timeout[^\n]*\n"
-    assert.is_truthy(out:find("^" .. line .. "fine[^\n]*\n" .. line .. "fine"), out)
+    local line = "unavailable /job:worker/task:0 (%d+%.%d)%s[^\n]*worker_timeout[^\n]*\n"
+    local first, second = out:match("^" .. line .. "fine[^\n]*\n" .. line .. "fine")
+    assert.is_truthy(first, out)
+    for _, waited in ipairs { first, second } do assert.is_true(tonumber(waited) >= 0.6, out) end
   end)
 
   it("names a killed ps at once, whatever waits", function()
@@ -255,7 +257,7 @@ describe("launch", function()
         if line ~= "go" and line ~= "down" then
           n = n + 1
           local fetched = n == 1 and line:find "^cancelled"
-          local named = line:find("^unavailable /job:ps/task:" .. task .. " 0%.[0-3]")
+          local named = line:find("^unavailable /job:ps/task:" .. task .. " 0%.%d") -- well before heartbeat_timeout
           assert.is_truthy(fetched or named, p:out() .. p:err())
         end
       end
@@ -271,7 +273,7 @@ describe("launch", function()
       local t = tm.time()
       local _, e = try(c.join, c)
       local took = tm.time() - t
-      say(took > 1.2 and took < 2.5, e.message:find "hangs" ~= nil)
+      say(took > 1.2 and took < 10, e.message:find "hangs" ~= nil)
       try(v.read, v)
       try(c.schedule, c, count)
     ]]
@@ -279,9 +281,9 @@ describe("launch", function()
     P.signal("STOP", P.task("ps", 0))
     ended(p, 0, 6)
     local out = p:out()
-    assert.is_truthy(out:find "unavailable /job:ps/task:0 [12]", out)
-    assert.is_truthy(out:find "\ntrue\ttrue\nunavailable /job:ps/task:0 0%.[0-2]", out)
-    assert.is_truthy(out:find "\nunavailable /job:ps/task:0 0%.0[^\n]*\n$", out)
+    assert.is_truthy(out:find "unavailable /job:ps/task:0 [1-9]%.", out)
+    assert.is_truthy(out:find "\ntrue\ttrue\nunavailable /job:ps/task:0 0%.%d", out)
+    assert.is_truthy(out:find "\nunavailable /job:ps/task:0 0%.%d[^\n]*\n$", out)
   end)
 
   it("bears a ps that stands still for less than heartbeat_timeout", function()

@@ -24,6 +24,10 @@ local X = tm.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
 
 local function same(a, b) return tm.allclose(a(X), b(X), 0, 0) end
 
+-- 1 to 4, and 0.5 and 1.5, as little-endian float32.
+local ONE_TO_FOUR = "\0\0\128\63\0\0\0\64\0\0\64\64\0\0\128\64"
+local HALVES = "\0\0\0\63\0\0\192\63"
+
 --- A safetensors file by hand: { { name, type, shape, bytes } }.
 local function write_safetensors(path, list, header)
   local parts, data, at = {}, {}, 0
@@ -126,14 +130,14 @@ describe("weights of a model", function()
 
   it("are read from a safetensors file by place or by the variable's name", function()
     os.execute("mkdir -p " .. dir)
-    local one, half = string.pack("<ffff", 1, 2, 3, 4), string.pack("<ff", 0.5, 1.5)
     local m = tm.Sequential { tm.Input { shape = { 2 } }, tm.layers.Dense { units = 2, name = "head" } }
     write_safetensors(dir .. "/a.safetensors", {
-      { "head/kernel", "F32", { 2, 2 }, one }, { "head/bias", "F32", { 2 }, half }, { "more", "F16", { 1 }, "ab" } })
+      { "head/kernel", "F32", { 2, 2 }, ONE_TO_FOUR }, { "head/bias", "F32", { 2 }, HALVES },
+      { "more", "F16", { 1 }, "ab" } })
     assert.is_true(m:load_weights(dir .. "/a.safetensors"))
     assert.same({ { 1, 2 }, { 3, 4 } }, m.weights[1]:read():totable())
     write_safetensors(dir .. "/b.safetensors", {
-      { "layers/1/bias", "F32", { 2 }, half }, { "layers/1/kernel", "F32", { 2, 2 }, one } })
+      { "layers/1/bias", "F32", { 2 }, HALVES }, { "layers/1/kernel", "F32", { 2, 2 }, ONE_TO_FOUR } })
     assert.is_true(m:load_weights(dir .. "/b.safetensors"))
     assert.same({ 0.5, 1.5 }, m.weights[2]:read():totable())
   end)
@@ -143,7 +147,7 @@ describe("weights of a model", function()
     local m = tm.Sequential { tm.Input { shape = { 2 } }, tm.layers.Dense { units = 2, name = "head" } }
     local before = m.weights[1]:read()
     local path = dir .. "/a.safetensors"
-    local kernel = { "head/kernel", "F32", { 2, 2 }, string.pack("<ffff", 1, 2, 3, 4) }
+    local kernel = { "head/kernel", "F32", { 2, 2 }, ONE_TO_FOUR }
     write_safetensors(path, { kernel })
     fails("not_found", "lacks", m:load_weights(path))
     write_safetensors(path, { kernel, { "head/bias", "F64", { 1 }, ("x"):rep(8) } })
