@@ -4,6 +4,7 @@ local tm = require "tidemill"
 local P = dofile "spec/tools/process.lua"
 local tasks = dofile "spec/tools/tasks.lua"
 local D = tm.distribute
+local unpack = table.unpack or unpack
 
 local function raised(code, pattern, f, ...)
   local ok, e = pcall(f, ...)
@@ -92,7 +93,7 @@ describe("the modes", function()
     T:start()
     for name, optimizer in pairs(optimizers) do
       local one = model(function(fn) return fn() end, optimizer)
-      for i = 0, 9 do one.step(table.unpack(batch(12 * i, 12))) end
+      for i = 0, 9 do one.step(unpack(batch(12 * i, 12))) end
       local want, bits = one.values(), nil
       for run = 1, 2 do
         local many = model(connect { mode = "sync" }, optimizer)
@@ -229,7 +230,7 @@ describe("the modes", function()
     for i = 1, 390 do -- while the queue was not empty
       local me, all = values[i]:fetch()
       all = all:totable()
-      local ahead = all[me + 1] - math.min(table.unpack(all))
+      local ahead = all[me + 1] - math.min(unpack(all))
       assert.is_true(ahead <= staleness, ("step %d began %d ahead"):format(i, ahead))
       furthest = math.max(furthest, ahead)
     end
