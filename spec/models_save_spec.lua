@@ -520,7 +520,7 @@ describe("a saved model", function()
     ]]
     for turn = 1, 8 do
       local p = P.run { script, dir }
-      assert.truthy(p:says "saving")
+      assert.truthy(p:says("saving", 30))
       P.sleep(turn * 0.003)
       p:kill()
       p:wait()

@@ -163,9 +163,9 @@ describe("SidecarEvaluator", function()
     assert.is_nil(p:status())
     local save = trainer(dir)
     save(1)
-    assert.truthy(p:says "begins 1")
+    assert.truthy(p:says("begins 1", 30))
     save(2)
-    assert.equal(0, p:wait())
+    assert.equal(0, p:wait(60))
     assert.truthy(p:out():find "ended")
   end)
 
@@ -268,7 +268,7 @@ describe("SidecarEvaluator", function()
       save(1)
       local list = { evaluator("a", three), evaluator("b", three), evaluator("c", three) }
       for k = 2, 6 do save(k) end
-      for _, p in ipairs(list) do assert.equal(0, p:wait(), p:err()) end
+      for _, p in ipairs(list) do assert.equal(0, p:wait(60), p:err()) end
       assert.same({ 1, 1, 1, 1, 1, 1 }, evaluated(list))
       assert.equal("10:2 20:4 30:6 40:8 50:10 60:12", maes(dir .. "/validation"))
     end)
@@ -278,12 +278,12 @@ describe("SidecarEvaluator", function()
       save(6)
       hold "a"
       local a = evaluator("a", three)
-      assert.truthy(a:says "begins 6")
+      assert.truthy(a:says("begins 6", 30))
       local b = evaluator("b", three)
       P.sleep(0.3)
       assert.equal("", b:out())
       a:kill()
-      assert.equal(0, b:wait(), b:err())
+      assert.equal(0, b:wait(60), b:err())
       assert.truthy(b:out():find("begins 6", 1, true))
       assert.equal("60:12", maes(dir .. "/validation"))
     end)
@@ -293,14 +293,14 @@ describe("SidecarEvaluator", function()
       save(6)
       hold "a"
       local a = evaluator("a", three)
-      assert.truthy(a:says "begins 6")
+      assert.truthy(a:says("begins 6", 30))
       P.signal("STOP", a.pid)
       local b = evaluator("b", three .. ", claim_timeout = 0.5")
-      assert.equal(0, b:wait(), b:err())
+      assert.equal(0, b:wait(60), b:err())
       assert.equal("60:12", maes(dir .. "/validation"))
       let "a"
       P.signal("CONT", a.pid)
-      assert.equal(0, a:wait(), a:err())
+      assert.equal(0, a:wait(60), a:err())
       assert.truthy(a:err():find("taken this checkpoint over", 1, true))
       assert.equal("60:12", maes(dir .. "/validation"))
     end)
@@ -310,10 +310,10 @@ describe("SidecarEvaluator", function()
       save(1)
       local p = evaluator("a", "shared = true, every = true, max_evaluations = 8")
       for k = 2, 8 do
-        assert.truthy(p:says("begins " .. k - 1))
+        assert.truthy(p:says("begins " .. k - 1, 30))
         save(k)
       end
-      assert.equal(0, p:wait(), p:err())
+      assert.equal(0, p:wait(60), p:err())
       local names = core.claim.list(dir .. "/.evaluators/shared")
       assert.is_true(#names <= 2, table.concat(names, " "))
     end)
@@ -321,7 +321,7 @@ describe("SidecarEvaluator", function()
     it("evaluates a checkpoint again when it is another one of the same name", function()
       trainer(dir)(6)
       for _ = 1, 2 do
-        assert.equal(0, evaluator("a", three):wait())
+        assert.equal(0, evaluator("a", three):wait(60))
         assert.equal("60:12", maes(dir .. "/validation"))
       end
       os.execute("rm -rf '" .. dir .. "'/ckpt-* '" .. dir .. "'/validation")
@@ -334,7 +334,7 @@ describe("SidecarEvaluator", function()
         assert(w:put(t.name, t.name:find "iterations" and x + 1 or x, x.shape, 0))
       end
       assert(w:commit())
-      assert.equal(0, evaluator("a", three):wait())
+      assert.equal(0, evaluator("a", three):wait(60))
       assert.equal("61:12", maes(dir .. "/validation"))
     end)
   end)
@@ -352,18 +352,18 @@ describe("SidecarEvaluator", function()
 
     it("the role of an evaluator has no part in the cluster", function()
       local p = P.run { "evaluator", P.script(ROLE) }
-      assert.equal(0, p:wait())
+      assert.equal(0, p:wait(60))
       assert.truthy(p:out():find("role evaluator\nfalse\tfailed_precondition: ParameterServerStrategy: this process is "
         .. "an evaluator", 1, true), p:out())
       p = P.run({ P.script(ROLE) }, { TF_CONFIG = '{"cluster": {"worker": ["h:1"], "ps": ["h:2"]}, '
         .. '"task": {"type": "evaluator", "index": 0}}' })
-      assert.equal(0, p:wait())
+      assert.equal(0, p:wait(60))
       assert.truthy(p:out():find("role evaluator", 1, true))
       p = P.run({ "evaluator", P.script(ROLE) }, { TM_CONFIG = '{"cluster": {"worker": ["h:1"], "ps": ["h:2"]}, '
         .. '"task": {"type": "worker", "index": 0}}' })
-      assert.equal(1, p:wait())
+      assert.equal(1, p:wait(60))
       assert.truthy(p:err():find("says this task is a worker", 1, true))
-      assert.equal(2, P.run({ "evaluator" }):wait())
+      assert.equal(2, P.run({ "evaluator" }):wait(60))
     end)
 
     local TRAINING = [[
@@ -402,7 +402,7 @@ describe("SidecarEvaluator", function()
 
     it("launch --evaluators starts them, and ends when they have caught up", function()
       local p = P.run { "launch", "--workers", "1", "--ps", "1", "--evaluators", "2", P.script(TRAINING), dir }
-      assert.equal(0, p:wait(30), p:err())
+      assert.equal(0, p:wait(60), p:err())
       local n = {}
       for k in p:out():gmatch "begins (%d+)" do n[#n + 1] = tonumber(k) end
       table.sort(n)
@@ -419,15 +419,15 @@ describe("SidecarEvaluator", function()
       hold ""
       os.rename(dir .. "/hold-", dir .. "/hold")
       local p = P.run { "launch", "--workers", "1", "--ps", "1", "--evaluators", "1", P.script(TRAINING), dir }
-      assert.truthy(p:says("begins 1", 20), p:err())
+      assert.truthy(p:says("begins 1", 30), p:err())
       local pid = assert(P.task("evaluator", 0))
       P.signal("INT", pid) -- Ctrl-C is for the chief
       P.sleep(0.1)
       assert.equal(pid, P.task("evaluator", 0))
       P.signal("KILL", pid)
-      assert.truthy(p:says("/job:evaluator/task:0 ended %(signal 9%)"))
+      assert.truthy(p:says("/job:evaluator/task:0 ended %(signal 9%)", 30))
       os.remove(dir .. "/hold")
-      assert.equal(0, p:wait(30), p:err())
+      assert.equal(0, p:wait(60), p:err())
       assert.same(4, #scalars(dir .. "/validation"))
     end)
 
@@ -437,7 +437,7 @@ describe("SidecarEvaluator", function()
       os.rename(dir .. "/hold-", dir .. "/hold")
       local p = P.run { "launch", "--workers", "1", "--ps", "1", "--evaluators", "1", "--catch-up", "1",
         P.script(TRAINING), dir }
-      assert.equal(0, p:wait(30), p:err())
+      assert.equal(0, p:wait(60), p:err())
       assert.truthy(p:err():find("evaluators are not done 1 s after the chief", 1, true))
     end)
   end)
