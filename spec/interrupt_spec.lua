@@ -219,6 +219,59 @@ describe("Ctrl-C in fit", function()
   end)
 end)
 
+-- A Ctrl-C of its own: os.execute would have the signal ignored meanwhile.
+local own = [[
+  local function ctrl_c() io.popen("kill -INT $PPID"):close() end
+]]
+
+describe("Ctrl-C in the middle of a trace", function()
+  after_each(function() assert.same({}, P.cleanup()) end)
+
+  it("leaves no trace, scope or call of a layer open", function()
+    local p = run(own .. [[
+      local strategy = D.ParameterServerStrategy(D.local_cluster { workers = 1, ps = 1 })
+      local layer = tm.layers.Lambda(function(x)
+        ctrl_c()
+        for _ = 1, 1e4 do pcall(function() for i = 1, 1e3 do local _ = i end end) end -- it catches what it can
+        return x
+      end)
+      local ok, e, interrupted = interrupt.catch(function()
+        strategy:scope(function()
+          tm.func(function(x) return layer(x) end)(tm.tensor(1))
+        end)
+      end)
+      interrupt.over()
+      print("caught", ok, interrupted, require("tidemill.core").tracing(), require("tidemill.scope").current(),
+        require("tidemill.layers.context").depth(), require("tidemill.trace").context())
+      print("eager", (tm.tensor(1) + 1):item(), tm.Variable(2).device)
+      strategy:close()
+    ]])
+    ends(p, 0)
+    assert.is_truthy(p:out():find("caught\tfalse\ttrue\tfalse\tnil\t0", 1, true), p:out() .. p:err())
+    assert.is_truthy(p:out():find "eager\t2%.?0?\t/job:chief/task:0", p:out() .. p:err())
+  end)
+
+  it("leaves no half of a layer or of a metric", function()
+    local p = run(own .. [[
+      local Two = tm.layers.Layer:extend "Two"
+      function Two:build()
+        self.a = self:add_weight { name = "a", regularizer = tm.regularizers.L2(0.1) }
+        if not _G.late then ctrl_c() end
+        self.b = self:add_weight { name = "b" }
+      end
+      function Two:call(x) return x * self.a + self.b end
+      local model = tm.Sequential { Two(), tm.layers.Dense { units = 2 } }
+      model:compile { loss = "mse", metrics = { tm.metrics.R2Score() } }
+      local x = tm.ones { 8, 2 }
+      print("first", model:fit(x, { y = x, verbose = 0 }).interrupted)
+      late = true
+      print("then", model:fit(x, { y = x, verbose = 0 }).interrupted, #model.weights, #model.losses)
+    ]])
+    ends(p, 0)
+    assert.is_truthy(p:out():find("first\ttrue\nthen\tnil\t4\t1", 1, true), p:out() .. p:err())
+  end)
+end)
+
 describe("coordinator:cancel", function()
   it("ends what is queued and what runs without an error", function()
     local tm = require "tidemill"

@@ -258,3 +258,20 @@ describe("regularizers", function()
     close.check(tm.regularizers.get "l2"(w):item(), 0.05)
   end)
 end)
+
+describe("a layer whose build raised", function()
+  it("is built anew, without what was made of it", function()
+    local Two = tm.layers.Layer:extend "Two"
+    function Two:build(shape)
+      self.a = self:add_weight { name = "a", shape = { shape[2] } }
+      if shape[2] ~= 3 then error("three are wanted", 0) end
+      self.b = self:add_weight { name = "b" }
+    end
+    function Two:call(x) return x * self.a + self.b end
+    local layer = Two()
+    assert.is_false(pcall(layer, tm.ones { 1, 2 }))
+    layer(tm.ones { 1, 3 })
+    assert.equal(2, #layer.weights)
+    assert.same({ 3 }, layer.weights[1].shape)
+  end)
+end)

@@ -252,3 +252,21 @@ describe("metrics", function()
     assert.truthy(e.message:find("num_thresholds", 1, true))
   end)
 end)
+
+describe("a metric that makes its variables late", function()
+  it("makes them once, also where the first attempt was ended", function()
+    local m = tm.metrics.R2Score()
+    local add, n = m.add_weight, 0
+    rawset(m, "add_weight", function(...)
+      n = n + 1
+      if n == 3 then error("not now", 0) end
+      return add(...)
+    end)
+    local x = tm.tensor { { 1 }, { 2 }, { 4 } }
+    assert.is_false(pcall(m.update_state, m, x, x))
+    m:update_state(x, x)
+    m:update_state(x, x)
+    assert.equal(5, #m.variables)
+    assert.equal(1, m:result():item())
+  end)
+end)

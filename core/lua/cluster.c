@@ -48,7 +48,9 @@ static int coordinator_close(lua_State *L) {
   return 0;
 }
 
-/* session:coordinator(queue_size) */
+/* session:coordinator(queue_size, keeper): it is keeper.coordinator_handle from its
+ * first moment, because Ctrl-C may come between this call and what its result is
+ * assigned to, and a session makes one only. */
 int tm_lua_session_coordinator(lua_State *L) {
   tm_lua_session *sb = tm_lua_check_session(L, 1);
   lua_Integer size = luaL_checkinteger(L, 2);
@@ -62,6 +64,10 @@ int tm_lua_session_coordinator(lua_State *L) {
   tm_err_clear(&err);
   tm_lua_check(L, tm_session_coordinator(sb->s, size, &b->c, &err), &err);
   sb->has_coordinator = true;
+  if (!lua_istable(L, 3)) return 1;
+  lua_pushliteral(L, "coordinator_handle");
+  lua_pushvalue(L, -2);
+  lua_rawset(L, 3);
   return 1;
 }
 

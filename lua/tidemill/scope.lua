@@ -4,10 +4,19 @@
 --- variables live in this process.
 
 local coroutines = require "tidemill.lib.coroutines"
+local interrupt = require "tidemill.lib.interrupt"
 
 local M = {}
 
-local stacks = setmetatable({}, { __mode = "k" })
+local stacks = coroutines.keep(setmetatable({}, { __mode = "k" }))
+
+interrupt.keep(function()
+  local stack = stacks[coroutines.key()]
+  local depth = stack and #stack
+  return function()
+    for i = stack and #stack or 0, (depth or 0) + 1, -1 do stack[i] = nil end
+  end
+end)
 
 --- The innermost scope of the running coroutine, nil: none.
 function M.current()

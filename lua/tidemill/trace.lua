@@ -9,7 +9,7 @@ local errors = require "tidemill.errors"
 
 local M = {}
 
-local contexts = setmetatable({}, { __mode = "k" })
+local contexts = coroutines.keep(setmetatable({}, { __mode = "k" }))
 
 --- The tm.func that the running coroutine traces, as { func, first }; nil: none.
 function M.context() return coroutines.find(contexts) end
@@ -71,7 +71,7 @@ function M.eagerly(fn, ...)
 end
 core.eagerly = M.eagerly
 
-local describers = setmetatable({}, { __mode = "k" })
+local describers = coroutines.keep(setmetatable({}, { __mode = "k" }))
 
 --- Is the running coroutine inside a dataset function?
 function M.describing() return coroutines.find(describers) == true end

@@ -101,7 +101,8 @@ local function new(strategy, opts)
   local o = options.read("ClusterCoordinator", opts, { queue_size = 262144 })
   options.count("ClusterCoordinator", "queue_size", o.queue_size, 1)
   return setmetatable({
-    strategy = strategy, _handle = strategy._session:coordinator(o.queue_size),
+    strategy = strategy,
+    _handle = rawget(strategy, "coordinator_handle") or strategy._session:coordinator(o.queue_size, strategy),
     _functions = setmetatable({}, { __mode = "k" }), _checked = setmetatable({}, { __mode = "k" }),
     _detach = restoring.attend(strategy),
   }, Coordinator)

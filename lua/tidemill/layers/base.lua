@@ -267,10 +267,26 @@ end
 
 local after_build = {}
 
+local function cut(list, n)
+  for i = #list, n + 1, -1 do list[i] = nil end
+end
+
+--- What a build has made that an error or Ctrl-C ended is forgotten.
+local function begin_build(self)
+  local begun = rawget(self, "_begun")
+  if not begun then
+    rawset(self, "_begun", { #self._own, #self._regularized })
+    return
+  end
+  cut(self._own, begun[1])
+  cut(self._regularized, begun[2])
+end
+
 --- Build if that was not done: `shape` is the input's (a structure of shapes for a
 --- structure of inputs); the first size is -1, the batch.
 function Layer:ensure_built(x)
   if self.built then return end
+  begin_build(self)
   local shape = nest.map(values.shape_of_input, x)
   rawset(self, "_built_from", nest.map(function(v) return values.spec(values.shape_of_input(v), v.dtype) end, x))
   place.within(self._scope, function() self:build(shape) end)

@@ -1,12 +1,13 @@
 --- What a call of a layer hands to the layers it calls: `training`, when they are not
 --- told otherwise.  Kept for each coroutine.
 
+local coroutines = require "tidemill.lib.coroutines"
+
 local M = {}
 
-local MAIN = {}
-local frames = setmetatable({}, { __mode = "k" })
+local frames = coroutines.keep(setmetatable({}, { __mode = "k" }))
 
-local function key() return coroutine.running() or MAIN end
+local key = coroutines.key
 
 --- Calls of layers around this one.
 function M.depth()

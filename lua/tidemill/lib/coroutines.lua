@@ -1,6 +1,8 @@
 --- Things that belong to a coroutine: they count while it runs, and while it is
 --- suspended in a resume of its own (status "normal").
 
+local interrupt = require "tidemill.lib.interrupt"
+
 local M = {}
 
 local MAIN = {}
@@ -21,6 +23,16 @@ function M.find(map)
   for key, entry in pairs(map) do
     if key ~= own and is_normal(key) then return entry end
   end
+end
+
+--- Keep the running coroutine's entry of a map over Ctrl-C.
+function M.keep(map)
+  interrupt.keep(function()
+    local key = M.key()
+    local entry = map[key]
+    return function() map[key] = entry end
+  end)
+  return map
 end
 
 return M

@@ -39,10 +39,28 @@ local function catch(fn)
 end
 if core.catch_interrupts then core.catch_interrupts(catch) end
 
+local keepers = {}
+
+--- What is open now (a scope, a trace) is open again after a piece of work that Ctrl-C
+--- ended: what would have closed the rest is ended by Ctrl-C too.  save() gives a function
+--- that brings back what was.
+function M.keep(save) keepers[#keepers + 1] = save end
+
+local function saved()
+  local mark, list = core.mark(), {}
+  for i, save in ipairs(keepers) do list[i] = save() end
+  return function()
+    core.unwind(mark)
+    for _, bring_back in ipairs(list) do bring_back() end
+  end
+end
+
 function M.catch(fn, ...)
-  local args, n = { ... }, select("#", ...)
+  local args, n, bring_back = { ... }, select("#", ...), saved()
   local ok, e, interrupted = catch(function() return fn(unpack(args, 1, n)) end)
-  return ok, e, interrupted or (not ok and of_lua(e))
+  interrupted = interrupted or (not ok and of_lua(e))
+  if interrupted then bring_back() end
+  return ok, e, interrupted
 end
 
 --- The script goes on after an interrupt.

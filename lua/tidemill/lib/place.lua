@@ -1,6 +1,7 @@
 --- Where layers, metrics and optimizers make their variables: in the strategy scope in
 --- which they were constructed, eagerly, whatever trace is open.
 
+local interrupt = require "tidemill.lib.interrupt"
 local scope = require "tidemill.scope"
 local trace = require "tidemill.trace"
 local variable = require "tidemill.variable"
@@ -20,6 +21,10 @@ end
 
 -- What looks at every variable that a file asks for; nil: nobody.
 local limit
+interrupt.keep(function()
+  local before = limit
+  return function() limit = before end
+end)
 
 --- fn() while check(name, shape) sees each variable before it is made, and may raise.
 function M.limited(check, fn)

@@ -59,7 +59,7 @@ end
 
 --- Its variables, once the number of labels is known.
 function AUC:build(labels)
-  if self.positives then return end
+  if not self:begin_late() then return end
   local shape = { #self.thresholds, labels }
   self.positives = self:add_weight { name = "positives", shape = shape, dtype = "float64" }
   self.negatives = self:add_weight { name = "negatives", shape = shape, dtype = "float64" }

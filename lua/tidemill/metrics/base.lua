@@ -83,9 +83,19 @@ end
 
 local late = {}
 
---- A metric that makes variables when it sees the first batch says so: a checkpoint may
---- have values for them.
+--- Is a metric to make its late variables, those for which it needs to see a batch?  What
+--- an error or Ctrl-C left of them is forgotten.
+function Metric:begin_late()
+  if rawget(self, "_made") then return false end
+  local early = rawget(self, "_early") or #self._own
+  rawset(self, "_early", early)
+  for i = #self._own, early + 1, -1 do self._own[i] = nil end
+  return true
+end
+
+--- It has made them: a checkpoint may have values for them.
 function Metric:made_late()
+  rawset(self, "_made", true)
   for _, fn in ipairs(late) do fn(self) end
 end
 

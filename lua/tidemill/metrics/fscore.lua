@@ -28,7 +28,7 @@ function M.FBetaScore:init(given)
 end
 
 function M.FBetaScore:build(classes)
-  if self.true_positives then return end
+  if not self:begin_late() then return end
   for _, name in ipairs(counts) do
     self[name] = self:add_weight { name = name, shape = { classes }, dtype = "float64" }
   end

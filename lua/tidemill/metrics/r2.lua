@@ -25,7 +25,7 @@ end
 
 --- Its variables, once the number of outputs is known.
 function R2Score:build(outputs)
-  if self.count then return end
+  if not self:begin_late() then return end
   for _, name in ipairs { "squared_sum", "sum", "residual", "count" } do
     self[name] = self:add_weight { name = name, shape = { outputs }, dtype = "float64" }
   end
