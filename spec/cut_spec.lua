@@ -40,16 +40,16 @@ local function behind_wires()
   return T, list
 end
 
---- Cut every wire of these jobs, round by round, while 400 closures run.
-local function count_while_cut(options, kinds)
+--- Cut every wire of these jobs, `rounds` times, while 400 closures run.
+local function count_while_cut(options, kinds, rounds, pause)
   local T, list = behind_wires()
   local chief = T:chief((script:gsub("OPTIONS", options)), "400", P.dir())
   assert.is_truthy(chief:says "begun", chief:err())
-  for _ = 1, 8 do
+  for _ = 1, rounds or 8 do
     for _, kind in ipairs(kinds) do
       for _, w in ipairs(list[kind]) do
         w.order "cut"
-        P.sleep(0.015)
+        P.sleep(pause or 0.015)
       end
     end
   end
@@ -66,6 +66,11 @@ describe("a connection that is cut", function()
     local err = count_while_cut("nil", { "ps" })
     assert.is_nil(err:find("/job:ps/task:. is lost"), err)
     assert.is_truthy(err:find("is reached again", 1, true), err)
+  end)
+
+  it("to a ps is made again however soon it is cut again", function()
+    local err = count_while_cut("nil", { "ps" }, 60, 0.004)
+    assert.is_nil(err:find("/job:ps/task:. is lost"), err)
   end)
 
   it("to a worker has its closures run elsewhere, each applied once", function()

@@ -363,6 +363,7 @@ static tm_status remote_try(const tm_channel_options *o, const tm_remote_options
   TM_TRY(tm_channel_open(o, ch, err));
   tm_status s = remote_say_start(*ch, opt, err);
   if (s == TM_OK) return TM_OK;
+  if (opt->cut) *opt->cut = tm_channel_cut(*ch);
   tm_channel_close(*ch);
   *ch = NULL;
   return s;
@@ -377,7 +378,8 @@ static tm_status remote_dial(const tm_remote_options *opt, const char *task,
                           .connect_timeout_ns = opt->start.connect_timeout_ns,
                           .silence_ns = 2 * opt->start.connect_timeout_ns,
                           .retry = !opt->once,
-                          .cancel = opt->cancel};
+                          .cancel = opt->cancel,
+                          .cut = opt->cut};
   if (opt->once && o.connect_timeout_ns > REMOTE_ONCE_NS)
     o.connect_timeout_ns = REMOTE_ONCE_NS;
   snprintf(o.self.purpose, sizeof o.self.purpose, "control");

@@ -21,6 +21,7 @@ typedef struct tm_remote_options {
   tm_start start;             /* ps is not used: */
   const char *const *ps;
   bool once;         /* one try of at most 2 s, else until start.connect_timeout_ns */
+  bool *cut;         /* may be NULL; out: the connection ended before the answer */
   tm_cancel *cancel; /* ends the waiting for an answer; may be NULL */
   tm_board *board; /* where a task's leaving is noted; may be NULL; outlives the link */
 } tm_remote_options;

@@ -117,13 +117,14 @@ static void remote_ps_retied(session_ps *p, tm_conn *fresh) {
 
 /* The connection ended: the ps has died, or serves another chief, for which this one
  * was away for too long to be told, or the wire was cut.  Its answer says which. */
-static tm_status inquest_dial(session_ps *p, uint32_t number, tm_conn **out,
+static tm_status inquest_dial(session_ps *p, uint32_t number, tm_conn **out, bool *cut,
                               tm_err *err) {
   session_remote *r = p->owner;
   tm_remote_options o = tm_session_remote_options(r, p->index, r->address[p->index]);
   o.task = p->task;
   o.once = true;
   o.cancel = &r->stop;
+  o.cut = cut;
   o.start.resume = true;
   o.start.connect_timeout_ns =
       r->start.silence_ns < REMOTE_INQUEST_NS ? r->start.silence_ns : REMOTE_INQUEST_NS;
@@ -146,18 +147,24 @@ static tm_status inquest_term(session_ps *p, tm_err *err) {
   return TM_EUNAVAILABLE;
 }
 
-/* What it serves has no copy, so there is reason to wait for the wire (mu held). */
-static bool inquest_waits(session_ps *p, tm_status s, int64_t since) {
+/* What it serves has no copy, so there is reason to be patient (mu held). */
+static bool inquest_patient(session_ps *p, int64_t since) {
   session_remote *r = p->owner;
   int64_t most = r->start.silence_ns < REMOTE_PATIENCE_NS ? r->start.silence_ns
                                                           : REMOTE_PATIENCE_NS;
-  return s == TM_EUNAVAILABLE && r->lanes && !tm_lanes_spare(p) &&
-         tm_now_ns() - since < most;
+  return !(r->lanes && tm_lanes_spare(p)) && tm_now_ns() - since < most;
+}
+
+/* It did not answer; cut: somebody was there, and the wire was cut once more (mu held).
+ */
+static bool inquest_waits(session_ps *p, tm_status s, bool cut, int64_t since) {
+  if (s != TM_EUNAVAILABLE) return false;
+  return cut || (p->owner->lanes && inquest_patient(p, since));
 }
 
 /* What the inquest found (mu held); false: it is to ask again. */
 static bool inquest_ends(session_ps *p, uint32_t number, tm_status s, tm_conn *fresh,
-                         int64_t since, const tm_err *err) {
+                         bool cut, int64_t since, const tm_err *err) {
   session_remote *r = p->owner;
   bool moot = p->number != number || r->closing;
   bool again = s == TM_OK && p->cut && !moot;
@@ -171,7 +178,7 @@ static bool inquest_ends(session_ps *p, uint32_t number, tm_status s, tm_conn *f
     tm_conn_unref(fresh);
   }
   if (moot || again) return !again;
-  if (inquest_waits(p, s, since)) return false;
+  if (inquest_waits(p, s, cut, since)) return false;
   if (s == TM_EABORTED)
     tm_session_abort(r, err);
   else
@@ -185,17 +192,19 @@ static void *remote_inquest(void *ud) {
   bool ends = false;
   int64_t since = tm_now_ns();
   pthread_mutex_lock(&r->mu);
-  for (int tries = 0; !ends && tries < REMOTE_INQUESTS;) {
+  for (int n = 0; !ends && (n < REMOTE_INQUESTS || inquest_patient(p, since));) {
+    bool cut = false;
     uint32_t number = p->number;
     tm_conn *fresh = NULL;
     tm_err err;
     tm_err_clear(&err);
     pthread_mutex_unlock(&r->mu);
-    tm_status s = p->end.code == TM_ETIMEOUT ? inquest_term(p, &err)
-                                             : inquest_dial(p, number, &fresh, &err);
+    tm_status s = p->end.code == TM_ETIMEOUT
+                      ? inquest_term(p, &err)
+                      : inquest_dial(p, number, &fresh, &cut, &err);
     pthread_mutex_lock(&r->mu);
-    ends = inquest_ends(p, number, s, fresh, since, &err);
-    tries += s == TM_OK;
+    ends = inquest_ends(p, number, s, fresh, cut, since, &err);
+    n += s == TM_OK || cut;
     if (ends || s == TM_OK) continue;
     pthread_mutex_unlock(&r->mu);
     tm_sleep_ns(REMOTE_PAUSE_NS);

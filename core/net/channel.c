@@ -333,6 +333,7 @@ static tm_status channel_open(const tm_channel_options *opt, tm_channel **out,
   if (s == TM_OK) s = channel_greet(ch, opt, err);
   ch->silence = opt->silence_ns;
   if (s && err && !err->task[0]) memcpy(err->task, ch->task, sizeof err->task);
+  if (opt->cut) *opt->cut = ch->cut;
   if (s == TM_OK)
     *out = ch;
   else

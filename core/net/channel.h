@@ -37,6 +37,7 @@ typedef struct tm_channel_options {
   bool retry;        /* until connect_timeout while nobody listens there (yet) */
   tm_cancel *cancel; /* may be NULL */
   tm_cancel *lost;   /* may be NULL: set when the peer is known to be gone */
+  bool *cut; /* may be NULL; out: somebody was there, but the connection ended */
 } tm_channel_options;
 
 /* Connect and say hello. */
