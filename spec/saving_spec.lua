@@ -255,7 +255,7 @@ describe("saving a cluster", function()
     assert.truthy(p:says("ready", 20), p:out() .. p:err())
     assert.truthy(P.eventually(10, function() return #files "heavy.tmp-*/data-*.safetensors" > 0 end))
     p:kill "STOP"
-    tm.sleep(6)
+    tm.sleep(10) -- 5 s of one UPDATE, which begins when the room is full
     p:kill "CONT"
     assert.equal(0, p:wait(60), p:out() .. p:err())
     assert.matches("again, without updates", p:out())

@@ -108,7 +108,7 @@ describe("every wait of the chief", function()
       k.boss:kill "INT"
       local t = P.now()
       assert.is_truthy(k.boss:wait(5), name)
-      assert.is_truthy(P.now() - t < 3, ("%s: %.1f s"):format(name, P.now() - t))
+      assert.is_true(P.within(3, t), ("%s: %.1f s"):format(name, P.now() - t))
       local out, err = k.boss:out(), k.boss:err()
       assert.is_truthy(err:find "cancelled" or out:find "\tcancelled", name .. out .. err)
     end)

@@ -46,7 +46,7 @@ describe("workers", function()
 
   --- Every function done counted once, on every ps.
   local function exact(n)
-    c:join { timeout = 10 * P.patience }
+    c:join { timeout = 60 * P.patience }
     assert.equal(n, c:stats().steps)
     for _, v in ipairs(counters) do assert.equal(n, v:read():item()) end
   end
@@ -70,13 +70,13 @@ describe("workers", function()
   it("that are killed: their functions run elsewhere at once, others never pause, each counts once", function()
     open { workers = 3, ps = 2 }
     local f = slow(0.005)
-    for _ = 1, 600 do c:schedule(f) end
-    P.sleep(0.05)
+    for _ = 1, 1000 do c:schedule(f) end
+    local before = pause_of({ 1, 3 }, 0.3) -- of the machine's own
     T.worker[2]:kill()
     local worst = pause_of({ 1, 3 }, 0.5)
-    assert.is_true(worst < 0.1, worst)
-    assert.equal("down", state(2))
-    exact(600)
+    assert.is_true(worst < 0.1 + 3 * before, worst)
+    await(2, "down")
+    exact(1000)
     assert.is_true(c:stats().retries > 0)
   end)
 
@@ -102,7 +102,7 @@ describe("workers", function()
       local t = P.now()
       await(1, "ready")
       assert.is_truthy(P.eventually(2, function() return c:stats().workers[1].steps > before end))
-      assert.is_true(P.now() - t < 0.5, ("round %d: %.3f s"):format(round, P.now() - t))
+      assert.is_true(P.within(0.5, t), ("round %d: %.3f s"):format(round, P.now() - t))
       exact(n)
     end
   end)
@@ -177,7 +177,7 @@ describe("workers", function()
 
   it("that die while they compute leave the function to others", function()
     open { workers = 2, ps = 2 }
-    local a = tm.fill({ 400, 400 }, 1e-3)
+    local a = tm.fill({ 200, 200 }, 1e-3)
     local f = tm.func(function(x)
       local y = tm.while_loop(function(i) return i:less(40) end,
         function(i, z) return i + 1, tm.matmul(z, x) end, { tm.tensor(0), x })
@@ -306,7 +306,7 @@ describe("workers", function()
       -- It may be back before anybody looks.
       assert.is_truthy(P.eventually(5, function() return c:stats().retries > retries or state(1) == "down" end))
       await(1, "ready")
-      assert.is_true(P.now() - t < 0.5, P.now() - t)
+      assert.is_true(P.within(0.5, t), P.now() - t)
       exact(200 * round)
     end
     for round = 6, 8 do -- in the middle of a message
@@ -341,7 +341,7 @@ describe("workers", function()
     local t = P.now()
     for _ = 1, 300 do c:schedule(f) end
     exact(300)
-    assert.is_true(P.now() - t < 1.5)
+    assert.is_true(P.within(1.5, t))
     assert.equal(0, c:stats().retries)
   end)
 
@@ -363,10 +363,10 @@ describe("workers", function()
         local x = r[i]:fetch()
         seen[x] = (seen[x] or 0) + 1
       end
-      assert.is_true(P.now() - t < 0.3, P.now() - t)
+      assert.is_true(P.within(0.3, t), P.now() - t)
       n = n + 7
       exact(n)
-      assert.is_true(P.now() - t < 1, round)
+      assert.is_true(P.within(1, t), round)
     end
     -- Each worker counts from 0 without a gap.
     local before = 2
@@ -401,7 +401,7 @@ describe("workers", function()
     local t = P.now()
     local e = raised("unavailable", "worker_timeout", c.join, c)
     assert.equal("/job:worker/task:0", e.task)
-    assert.is_true(P.now() - t > 0.3 and P.now() - t < 1.5, P.now() - t)
+    assert.is_true(P.now() - t > 0.3 and P.within(1.5, t), P.now() - t)
     raised("cancelled", nil, late.fetch, late)
     c:join() -- raised once
     T.worker[1]:wait(5)

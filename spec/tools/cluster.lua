@@ -56,11 +56,7 @@ function Cluster:each(fn)
 end
 
 --- Send a signal; after STOP the task stands still.
-function Cluster:signal(signal, job, index)
-  local pid = self.tasks[job][index].pid
-  P.signal(signal, pid)
-  if signal == "STOP" then assert(P.eventually(2, function() return P.stopped(pid) end)) end
-end
+function Cluster:signal(signal, job, index) self.tasks[job][index]:kill(signal) end
 
 --- kill -9, and wait until it is gone.
 function Cluster:kill(job, index)
