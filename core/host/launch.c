@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "host/launch_task.h"
+#include "net/addr.h"
 
 /*
  * Design.  One libuv loop.  Children follow the launcher (PR_SET_PDEATHSIG, set by the
@@ -110,7 +111,10 @@ static int launch_bind(int *port) {
 /* All are bound at once, so they differ. */
 static int launch_ports(launch *l) {
   int fd[LAUNCH_MAX], n = 0, bad = 0;
-  for (; n < l->ntask && !bad; n++) bad = (fd[n] = launch_bind(&l->port[n])) < 0;
+  for (; n < l->ntask && !bad; n++) {
+    if (l->port[n] == 0) l->port[n] = tm_addr_unused_port();
+    bad = (fd[n] = launch_bind(&l->port[n])) < 0;
+  }
   int e = errno;
   for (int i = 0; i < n; i++)
     if (fd[i] >= 0) close(fd[i]);

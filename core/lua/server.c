@@ -95,13 +95,8 @@ static int server_cluster_id(lua_State *L) {
 
 /* core.unused_port(): a TCP port of 127.0.0.1 that nobody used a moment ago */
 static int server_unused_port(lua_State *L) {
-  int tcp, unix_fd;
-  uint16_t port;
-  tm_err err;
-  tm_err_clear(&err);
-  tm_lua_check(L, tm_addr_listen("127.0.0.1:0", &tcp, &unix_fd, &port, &err), &err);
-  close(tcp);
-  if (unix_fd >= 0) close(unix_fd);
+  uint16_t port = tm_addr_unused_port();
+  if (!port) return tm_lua_fail(L, TM_EEXHAUSTED, "all ports of 127.0.0.1 are in use");
   lua_pushinteger(L, port);
   return 1;
 }

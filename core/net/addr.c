@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +20,16 @@
 /*
  * Design.  Whether an address is this host's is asked of the kernel: a datagram socket
  * that is connected to it gets the same address for itself.  No packet is sent.
+ *
+ * A port that is given away for later use is not bound meanwhile.  So it lies below
+ * those that the kernel takes for connections, is another one at each call, and
+ * processes begin far from each other.
  */
-enum { ADDR_UNIX_ROOM = 512 << 10 }; /* fewer turns between the ends of a large frame */
+enum {
+  ADDR_UNIX_ROOM = 512 << 10, /* fewer turns between the ends of a large frame */
+  ADDR_LOW = 10240,           /* the lowest port that is given away, */
+  ADDR_PORTS = 64             /* and how many each process has to itself, mostly */
+};
 
 static tm_status addr_malformed(const char *text, tm_err *err) {
   return tm_fail(
@@ -129,8 +138,9 @@ static int addr_connect_unix(uint16_t port) {
   socklen_t len = addr_unix_name(port, &un);
   int fd = socket(AF_UNIX, SOCK_STREAM, 0);
   if (fd < 0) return -1;
-  if (connect(fd, (struct sockaddr *)&un, len) == 0 &&
-      tm_addr_prepare(fd, true) == TM_OK)
+  /* Prepared first: else it would wait for room at a task that stands still. */
+  if (tm_addr_prepare(fd, true) == TM_OK &&
+      connect(fd, (struct sockaddr *)&un, len) == 0)
     return fd;
   close(fd);
   return -1;
@@ -153,6 +163,20 @@ static int addr_finish(int fd, int64_t deadline, tm_cancel *cancel) {
   return getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) < 0 ? errno : e;
 }
 
+/* Where nobody listens a socket may be given just that port, and reach itself.  It goes
+ * without a trace, so that the task may listen there. */
+static bool addr_is_itself(int fd) {
+  struct sockaddr_storage self = {0}, peer = {0};
+  struct linger at_once = {.l_onoff = 1};
+  socklen_t n = sizeof self, m = sizeof peer;
+  if (getsockname(fd, (struct sockaddr *)&self, &n) < 0 ||
+      getpeername(fd, (struct sockaddr *)&peer, &m) < 0 || n != m ||
+      memcmp(&self, &peer, n) != 0)
+    return false;
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  return true;
+}
+
 static int addr_connect_one(const struct addrinfo *ai, int64_t deadline,
                             tm_cancel *cancel, int *out) {
   int fd = socket(ai->ai_family, SOCK_STREAM, 0), e = 0;
@@ -160,6 +184,7 @@ static int addr_connect_one(const struct addrinfo *ai, int64_t deadline,
   if (tm_addr_prepare(fd, false)) e = EIO;
   if (!e && connect(fd, ai->ai_addr, ai->ai_addrlen) < 0)
     e = errno == EINPROGRESS ? addr_finish(fd, deadline, cancel) : errno;
+  if (!e && addr_is_itself(fd)) e = ECONNREFUSED;
   if (e)
     close(fd);
   else
@@ -241,4 +266,38 @@ tm_status tm_addr_listen(const char *text, int *tfd, int *ufd, uint16_t *port,
   *port = addr_bound_port(*tfd);
   *ufd = addr_listen_unix(*port);
   return TM_OK;
+}
+
+/* --- a port to listen on later --- */
+
+/* The first port that the kernel gives to connections by itself. */
+static uint32_t addr_first_given(void) {
+  uint32_t first = 32768;
+  FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+  if (!f) return first;
+  if (fscanf(f, "%u", &first) != 1) first = 32768;
+  fclose(f);
+  return first;
+}
+
+static uint16_t addr_try_port(uint32_t want) {
+  char text[24];
+  int tcp, unix_fd;
+  uint16_t port;
+  snprintf(text, sizeof text, "127.0.0.1:%u", (unsigned)want);
+  if (tm_addr_listen(text, &tcp, &unix_fd, &port, NULL)) return 0;
+  bool free = unix_fd >= 0;
+  close(tcp);
+  if (free) close(unix_fd);
+  return free ? port : 0;
+}
+
+uint16_t tm_addr_unused_port(void) {
+  static atomic_uint calls;
+  uint32_t end = addr_first_given(), n = end > ADDR_LOW ? end - ADDR_LOW : 0;
+  uint32_t from = (uint32_t)getpid() * ADDR_PORTS;
+  uint16_t port = 0;
+  for (uint32_t i = 0; i < n && !port; i++)
+    port = addr_try_port(ADDR_LOW + (from + atomic_fetch_add(&calls, 1)) % n);
+  return port ? port : addr_try_port(0);
 }

@@ -37,6 +37,10 @@ TM_CHECKED tm_status tm_addr_connect(const char *text, bool use_unix,
 TM_CHECKED tm_status tm_addr_listen(const char *text, int *tfd, int *ufd,
                                     uint16_t *port, tm_err *err);
 
+/* A port of 127.0.0.1 that nobody uses now, and hardly anybody will until a task
+ * listens there; 0: none was found. */
+uint16_t tm_addr_unused_port(void);
+
 /* Non-blocking, closed on exec, no delay for TCP. */
 TM_CHECKED tm_status tm_addr_prepare(int fd, bool is_unix);
 

@@ -1,8 +1,11 @@
 /* Channels and connections over real sockets. */
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "net/addr.h"
@@ -371,6 +374,66 @@ static void who_asks_and_does_not_read_is_not_served_without_end(void **state) {
   echo_stop(&e);
 }
 
+/* Nobody accepts: what is not taken must not be waited for. */
+static void a_task_that_stands_still_holds_up_nobody_who_connects(void **state) {
+  enum { MOST = 700 };
+  (void)state;
+  static int fd[MOST];
+  char text[32];
+  uint16_t port;
+  int tcp, unix_fd, n = 0;
+  tm_err err;
+  tm_err_clear(&err);
+  assert_ok_err(tm_addr_listen("127.0.0.1:0", &tcp, &unix_fd, &port, &err), &err);
+  snprintf(text, sizeof text, "127.0.0.1:%d", port);
+  int64_t start = tm_now_ns();
+  tm_status s = TM_OK;
+  while (n < MOST && (s = tm_addr_connect(text, true, 100000000, NULL, &fd[n], NULL,
+                                          &err)) == TM_OK)
+    n++;
+  assert_int_equal(s, TM_EUNAVAILABLE);
+  assert_true(n > 128);
+  assert_true(tm_now_ns() - start < 30000000000);
+  for (int i = 0; i < n; i++) close(fd[i]);
+  close(tcp);
+  close(unix_fd);
+}
+
+/* The kernel may give the very port that is asked for. */
+static void a_port_where_nobody_listens_is_never_reached(void **state) {
+  (void)state;
+  char text[32];
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001)};
+  socklen_t n = sizeof a;
+  assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+  close(fd);
+  a.sin_port = htons((uint16_t)(ntohs(a.sin_port) & ~1u)); /* such are given first */
+  snprintf(text, sizeof text, "127.0.0.1:%d", ntohs(a.sin_port));
+  for (int i = 0; i < 20000; i++)
+    assert_int_equal(tm_addr_connect(text, false, 1000000000, NULL, &fd, NULL, NULL),
+                     TM_EUNAVAILABLE);
+}
+
+static void unused_ports_differ_and_are_not_those_of_connections(void **state) {
+  (void)state;
+  uint16_t before = 0;
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000001)};
+  socklen_t n = sizeof a;
+  assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+  for (int i = 0; i < 100; i++) {
+    uint16_t port = tm_addr_unused_port();
+    assert_int_not_equal(port, 0);
+    assert_int_not_equal(port, before);
+    assert_int_not_equal(port, ntohs(a.sin_port));
+    before = port;
+  }
+  close(fd);
+}
+
 static void bytes_are_all_given_back(void **state) {
   (void)state;
   assert_int_equal(tm_mem_live(), 0);
@@ -388,6 +451,9 @@ int main(void) {
       cmocka_unit_test(silence_and_cancel_end_a_wait),
       cmocka_unit_test(a_control_connection_lives_by_heartbeats_and_ends_in_silence),
       cmocka_unit_test(who_asks_and_does_not_read_is_not_served_without_end),
+      cmocka_unit_test(a_task_that_stands_still_holds_up_nobody_who_connects),
+      cmocka_unit_test(a_port_where_nobody_listens_is_never_reached),
+      cmocka_unit_test(unused_ports_differ_and_are_not_those_of_connections),
       cmocka_unit_test(bytes_are_all_given_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
