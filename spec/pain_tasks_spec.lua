@@ -45,9 +45,9 @@ describe("pain point", function()
       if pid then P.signal("KILL", pid) end
       -- A chief may have ended by itself, at the loss of the ps before.
       local line = ("/job:%s/task:%d ended (%s"):format(who[1], who[2], who[1] == "chief" and "" or "signal 9")
-      assert.is_truthy(P.eventually(2, function() return p:err():find(line, 1, true) end), p:err())
+      assert.is_truthy(P.eventually(10, function() return p:err():find(line, 1, true) end), p:err())
     end
-    assert.equal(0, p:wait(15), p:out() .. p:err())
+    assert.equal(0, p:wait(40), p:out() .. p:err())
     assert.is_truthy(p:out():find "at\t60\ndone\n$", p:out() .. p:err())
     local last = 0
     for word, n in p:out():gmatch "(%l+)\t(%d+)" do

@@ -69,8 +69,8 @@ describe("the tutorial's lines", function()
       t.preprocess_label = tm.Model { inputs = { label = raw_label }, outputs = t.labels(raw_label) }
       local input = tm.Input { shape = { 3 }, dtype = "int64", name = "model_input" }
       t.emb = tm.layers.Embedding { input_dim = #t.features:get_vocabulary(), output_dim = 16384 }
-      local out = tm.layers.Dense { units = 1, activation = "sigmoid", kernel_regularizer = tm.regularizers.L2(1e-4) }
-        (tm.reduce_mean(t.emb(input), 2))
+      local dense = tm.layers.Dense { units = 1, activation = "sigmoid", kernel_regularizer = tm.regularizers.L2(1e-4) }
+      local out = dense(tm.reduce_mean(t.emb(input), 2))
       t.model = tm.Model { inputs = { features = input }, outputs = out }
       t.optimizer = tm.optimizers.RMSprop { learning_rate = 0.1 }
       t.accuracy, t.eval_accuracy = tm.metrics.Accuracy(), tm.metrics.Accuracy()

@@ -65,9 +65,9 @@ case $1 in
     tap "each header stands alone" each_header
     ;;
   syntax)
-    command -v luajit >/dev/null || skip "shipped Lua compiles under LuaJIT" luajit
-    tap "shipped Lua compiles under LuaJIT" luajit spec/tools/syntax.lua \
-      $(find lua -name '*.lua' 2>/dev/null)
+    command -v luajit >/dev/null || skip "shipped Lua and specs compile under LuaJIT" luajit
+    tap "shipped Lua and specs compile under LuaJIT" luajit spec/tools/syntax.lua \
+      $(find lua -name '*.lua' 2>/dev/null) spec/*_spec.lua
     ;;
   luajit)
     tap "LuaJIT loads tidemill" luajit -e 'require "tidemill"'
