@@ -10,7 +10,7 @@ local Metric = require "tidemill.metrics.base"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local place = require "tidemill.lib.place"
-local random = require "tidemill.random"
+local generators = require "tidemill.random"
 local saving = require "tidemill.train.saving"
 local tree = require "tidemill.train.tree"
 local values = require "tidemill.lib.values"
@@ -283,7 +283,7 @@ local function wait(self)
   end
   hold(self.owner, self)
   for object in pairs(self.walked) do
-    if object ~= random then hold(object, self) end -- it is always there, and whole
+    if object ~= generators then hold(object, self) end -- it is always there, and whole
   end
   self.walked = nil
 end
