@@ -146,8 +146,8 @@ end
 local function match(self, l, aliases)
   local function tensor(name) return self.tensors[name] ~= nil end
   local function value(name) return self.values[name] ~= nil end
-  local function random(name) return self.values[saving.RANDOM .. name .. "/seed"] ~= nil end
-  local has = (l.kind == "value" or l.kind == "iterator") and value or l.kind == "random" and random or tensor
+  local function drawn(name) return self.values[saving.RANDOM .. name .. "/seed"] ~= nil end
+  local has = (l.kind == "value" or l.kind == "iterator") and value or l.kind == "random" and drawn or tensor
   l.found = find(self, l.name, aliases, has)
   if not l.found then return false end
   local have = self.tensors[l.found]
