@@ -5,8 +5,8 @@
 -- usage: tidemill examples/sync_ssp.lua
 -- or, on processes: tidemill launch --workers 3 --ps 2 examples/sync_ssp.lua
 --
--- In one process on two cores, in 2 s (which worker does how many steps varies but in mode
--- sync; accuracies by 0.005):
+-- Result: in one process on two cores, in 2 s (which worker does how many steps varies but in
+-- mode sync; accuracies by 0.005):
 --
 --     async                  accuracy 0.861, 254 updates, steps of each worker 118 114 22
 --     sync                   accuracy 0.859,  85 updates, steps of each worker 85 85 84

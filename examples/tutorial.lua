@@ -1,6 +1,7 @@
 -- A custom training loop on a parameter-server cluster: which of these cards hold the avenger?
 -- Runs in one process (tidemill examples/tutorial.lua) and on a cluster of processes
--- (tidemill launch --workers 3 --ps 2 examples/tutorial.lua).  Accuracy 1.000 after some 4 epochs.
+-- (tidemill launch --workers 3 --ps 2 examples/tutorial.lua).
+-- Result: accuracy 1.00 after some 4 epochs.
 local tm = require "tidemill"
 local unpack = table.unpack or unpack
 local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.resolver { workers = 3, ps = 2 },

@@ -2,6 +2,7 @@
 local tm = require "tidemill"
 local keras = dofile "spec/fixtures/keras_callbacks.lua"
 local format = require "tidemill.callbacks.path_format"
+local monitor = require "tidemill.callbacks.monitor"
 
 local C = tm.callbacks
 
@@ -305,6 +306,21 @@ describe("ModelCheckpoint", function()
     assert.equal(0.5, new({ initial_value_threshold = 0.5 }).best)
   end)
 
+  it("takes larger for better where mode or the name says so", function()
+    local dir = temporary()
+    for i, o in ipairs { { monitor = "score", mode = "max" }, { monitor = "val_accuracy" } } do
+      local path = ("%s/%d-{epoch}"):format(dir, i)
+      o.save_best_only, o.save_weights_only, o.initial_value_threshold = true, true, 0.3
+      local cb = C.ModelCheckpoint(path, o)
+      cb:set_model(model_of())
+      cb:on_train_begin()
+      for epoch, v in ipairs { 0.2, 0.4, 0.35, 0.5 } do cb:on_epoch_end(epoch, { [o.monitor] = v }) end
+      local saved = {}
+      for epoch = 1, 4 do saved[epoch] = exists(("%s/%d-%d"):format(dir, i, epoch)) end
+      assert.same({ false, true, false, true }, saved)
+    end
+  end)
+
   it("saves after so many batches, over the ends of epochs", function()
     local dir, model = temporary(), model_of()
     local iterations = {}
@@ -326,6 +342,51 @@ describe("ModelCheckpoint", function()
     assert.matches('ModelCheckpoint: "' .. dir .. '/file/ckpt" cannot be saved', tostring(err))
     fails("invalid_argument", "asks for {val_loss}", fit, model_of(), { callbacks = { C.ModelCheckpoint(
       dir .. "/{val_loss}", { save_weights_only = true }) } })
+  end)
+end)
+
+describe("verbose callbacks", function()
+  local say, said
+
+  before_each(function()
+    say, said = monitor.say, {}
+    monitor.say = function(...) said[#said + 1] = (...):format(select(2, ...)) end
+  end)
+  after_each(function() monitor.say = say end)
+
+  it("say what they do in Keras's words", function()
+    local path = temporary() .. "/{epoch}"
+    run(C.EarlyStopping { verbose = 1, patience = 1, restore_best_weights = true }, { 2, 1, 3 })
+    run(C.ReduceLROnPlateau { verbose = 1, patience = 1, factor = 0.5 }, { 1, 2 })
+    run(C.LearningRateScheduler(function() return 0.25 end, { verbose = 1 }), { 1 })
+    local cb = C.ModelCheckpoint(path, { verbose = 1, monitor = "loss", save_best_only = true,
+      save_weights_only = true })
+    cb:set_model(model_of())
+    cb:on_train_begin()
+    for epoch, loss in ipairs { 2, 3, 1 } do cb:on_epoch_end(epoch, { loss = loss }) end
+    cb = C.ModelCheckpoint(path, { verbose = true, save_weights_only = true })
+    cb:set_model(model_of())
+    cb:on_train_begin()
+    cb:on_epoch_end(4, { loss = 1 })
+    path = path:gsub("{epoch}", "")
+    assert.same({
+      "Epoch 3: early stopping",
+      "Restoring model weights from the end of the best epoch: 2.",
+      "Epoch 2: ReduceLROnPlateau reducing learning rate to 0.25.",
+      "Epoch 1: LearningRateScheduler setting learning rate to 0.25.",
+      ("Epoch 1: loss improved from inf to 2.00000, saving model to %s1"):format(path),
+      "Epoch 2: loss did not improve from 2.00000",
+      ("Epoch 3: loss improved from 2.00000 to 1.00000, saving model to %s3"):format(path),
+      ("Epoch 4: saving model to %s4"):format(path),
+    }, said)
+  end)
+
+  it("are silent by default", function()
+    run(C.EarlyStopping { patience = 1, restore_best_weights = true }, { 2, 1, 3 })
+    run(C.ReduceLROnPlateau { patience = 1, factor = 0.5 }, { 1, 2 })
+    run(C.LearningRateScheduler(function() return 0.25 end), { 1 })
+    fit(model_of(), { callbacks = { C.ModelCheckpoint(temporary() .. "/c", { save_weights_only = true }) } })
+    assert.same({}, said)
   end)
 end)
 

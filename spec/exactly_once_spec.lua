@@ -72,7 +72,7 @@ end
 describe("exactly-once visitation", function()
   after_each(close)
 
-  it("uses each element once in every pass, and run_epoch tells how many steps had data", function()
+  it("uses each element once in every pass, and run_epoch tells how many steps had data (L11)", function()
     open(1000)
     local it, f = iterator(tm.data.range(1000):shuffle(100):batch(7)), note()
     for pass = 1, 3 do

@@ -71,3 +71,21 @@ describe("examples/adult_fit.lua", function()
     assert.equal(1, best.outputs.shape[2])
   end)
 end)
+
+describe("examples", function()
+  it("have each its result in its head comment", function()
+    local list, n = assert(io.popen "ls examples/*.lua"), 0
+    for path in list:lines() do
+      local f = assert(io.open(path))
+      local head = f:read("*a"):match "^(.-)\n[^%-\n]"
+      f:close()
+      if not path:find "_data%.lua$" then
+        n = n + 1
+        assert.is_truthy(head:find "Result:" or head:find "Results:", path)
+        assert.is_truthy(head:find "%d%.%d%d", path)
+      end
+    end
+    list:close()
+    assert.is_true(n >= 9, n)
+  end)
+end)

@@ -75,7 +75,7 @@ end
 describe("fit on a cluster", function()
   after_each(close)
 
-  it("visits each example once in an epoch without steps_per_epoch, however the data are made", function()
+  it("visits each example once in an epoch without steps_per_epoch, however the data are made (L7)", function()
     open(3)
     local model, seen = counting(100)
     local steps = 0
@@ -94,6 +94,35 @@ describe("fit on a cluster", function()
     each(seen(), 8)
     check(tm.data.DatasetCreator(function() return ids(100) end), 10, 13)
     check(strategy:_get_coordinator():create_per_worker_dataset(ids(100)), 12, 13)
+  end)
+
+  it("takes datasets that the strategy distributes", function()
+    open(2)
+    local model, seen = counting(20)
+    model:fit(strategy:experimental_distribute_dataset(ids(20)), { epochs = 2, verbose = 0 })
+    each(seen(), 2)
+    model:fit(strategy:distribute_datasets_from_function(function(context)
+      assert.equal(0, context.input_pipeline_id)
+      return ids(20)
+    end), { epochs = 2, verbose = 0 })
+    each(seen(), 4)
+    model:evaluate(strategy:experimental_distribute_dataset(ids(20)), { verbose = 0 })
+    assert.equal(20, model:predict(strategy:experimental_distribute_dataset(ids(20)), { verbose = 0 }).shape[1])
+  end)
+
+  it("needs no packing: a step is a function, and costs one READ and one UPDATE (L3)", function()
+    open(1, 1)
+    local model = counting(16)
+    local c = strategy:_get_coordinator()
+    model:fit(ids(16), { steps_per_epoch = 2, verbose = 0 })
+    local before = c:stats()
+    model:fit(ids(16, { batch = 2 }):rep(), { steps_per_epoch = 64, verbose = 0 })
+    local after = c:stats()
+    assert.equal(64, after.steps - before.steps)
+    for _, what in ipairs { "reads", "updates" } do
+      local n = after[what] - before[what]
+      assert.is_true(n <= 64 + 4, ("%d %s"):format(n, what)) -- resetting metrics and reading them is a few more
+    end
   end)
 
   it("goes on in the data from epoch to epoch with steps_per_epoch", function()
@@ -130,7 +159,7 @@ describe("fit on a cluster", function()
     assert.equal(1, #model:fit(ids(8), { verbose = 0 }).loss) -- all is in order afterwards
   end)
 
-  it("calls batch hooks in order of count, with logs that are numbers and read only when looked at", function()
+  it("calls batch hooks in order of count, with logs that are numbers and read only when looked at (L8)", function()
     open(3)
     local model = counting(64, { metrics = { "mae" } })
     local order, logged = {}, {}
@@ -207,7 +236,7 @@ describe("fit on a cluster", function()
     assert.is_number(h.loss[2])
   end)
 
-  it("runs eagerly on the chief with run_eagerly, against the same variables", function()
+  it("runs eagerly on the chief with run_eagerly, against the same variables (L10)", function()
     open(2)
     local model, seen = counting(16, { run_eagerly = true })
     local printed = 0
@@ -406,7 +435,7 @@ describe("predict and evaluate on a cluster", function()
     assert.is_true(math.abs(short.loss - there:evaluate(ds:take(3), { steps = 5, verbose = 0 }).loss) < 1e-9)
   end)
 
-  it("of finite data are exact, begin at the beginning each time, and count metrics of layers", function()
+  it("of finite data are exact, begin at the beginning each time, and count metrics of layers (L14)", function()
     open(3)
     local Watch = tm.layers.Layer:extend("Watch")
     function Watch:call(x)

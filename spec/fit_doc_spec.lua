@@ -1,10 +1,9 @@
 -- docs/fit-and-evaluate.md: its blocks run, one after the other; its tables name options
--- that there are.
+-- that there are.  docs/fit.md names tests and files that there are.
 local tm = require "tidemill"
+local named = dofile "spec/tools/named.lua"
 
-local f = io.open "docs/fit-and-evaluate.md"
-local text = f:read "*a"
-f:close()
+local text = named.read "docs/fit-and-evaluate.md"
 
 describe("docs/fit-and-evaluate.md", function()
   it("has blocks that run", function()
@@ -31,5 +30,30 @@ describe("docs/fit-and-evaluate.md", function()
       end
     end
     assert.is_true(#known >= 20, table.concat(known, " "))
+  end)
+end)
+
+describe("docs/fit.md", function()
+  local inside = named.read "docs/fit.md"
+  local tests = inside:match "\n## Where it is tested\n(.*)"
+
+  it("names tests that there are", function() assert.is_true(named.check(tests) > 100) end)
+
+  it("has a test of each limit of TensorFlow's that it names", function()
+    for _, n in ipairs { 2, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17 } do
+      local limit, found = ("(L%d)"):format(n), false
+      assert.is_truthy(tests:find(limit, 1, true), limit)
+      for file in tests:gmatch "`([%w_]+)` \"" do
+        local source = named.read("spec/" .. file .. "_spec.lua") or ""
+        for name in source:gmatch "\n *it%(\"([^\n]-)\"," do found = found or name:find(limit, 1, true) end
+      end
+      assert.is_truthy(found, limit)
+    end
+  end)
+
+  it("lists the files of lua/tidemill/fit", function()
+    local list = assert(io.popen "ls lua/tidemill/fit")
+    for file in list:lines() do assert.is_truthy(inside:find(("\n| `%s` |"):format(file), 1, true), file) end
+    list:close()
   end)
 end)

@@ -33,7 +33,7 @@ local function cluster(workers)
 end
 
 describe("learning rates on a cluster", function()
-  it("schedules are computed on workers from the step they read, with Keras's values", function()
+  it("schedules are computed on workers from the step they read, with Keras's values (L17)", function()
     local k = cluster()
     for n, c in ipairs(keras.schedules) do
       local optimizer = k.optimizer(tm.optimizers.schedules[c.schedule](c.options))
@@ -46,7 +46,7 @@ describe("learning rates on a cluster", function()
     k.close()
   end)
 
-  it("a schedule causes no READ and no variable that a constant rate does not have", function()
+  it("a schedule causes no READ and no variable that a constant rate does not have (L17)", function()
     local k = cluster(2)
     local function cost(rate)
       local optimizer = k.optimizer(rate)

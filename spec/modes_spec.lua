@@ -87,7 +87,7 @@ describe("the modes", function()
     assert.same({}, P.cleanup())
   end)
 
-  it("sync: 3 workers are one worker with 3 times the batch, to 1e-6, and the same bits each time", function()
+  it("sync: 3 workers are one worker with 3 times the batch, to 1e-6, and the same bits each time (L2)", function()
     T = tasks.new(P, { workers = 3, ps = 2 })
     T.id = "modes"
     T:start()

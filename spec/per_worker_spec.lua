@@ -182,7 +182,7 @@ describe("iterators on workers", function()
     assert.equal(44850 + 300 * 300, c:schedule(many, { it }):fetch())
   end)
 
-  it("inherit the options of their dataset; on_restart is restart or resume", function()
+  it("inherit the options of their dataset; on_restart is restart or resume (L13)", function()
     open(1)
     local ds = tm.data.range(4):with_options { on_restart = "resume", deterministic = true }
     assert.is_true(tm.data.resumes(ds:map(function(x) return x end):batch(2):rep()))

@@ -438,6 +438,27 @@ describe("preemption of the chief", function()
     end
   end)
 
+  it("runs on_message at a step of fit, which goes on", function()
+    local p = P.run { P.script [[
+      local tm = require "tidemill"
+      local watcher, told = tm.distribute.PreemptionWatcher(), {}
+      watcher:on_message(function(text) told[#told + 1] = text end)
+      local m = tm.Sequential { tm.layers.Dense { units = 1 } }
+      m:compile { optimizer = "sgd", loss = "mse" }
+      local last, until_told = 0
+      m:fit(tm.data.from_tensors { tm.ones { 1, 2 }, tm.ones { 1, 1 } }:batch(1):rep(), { steps_per_epoch = 100000,
+        verbose = 0, callbacks = { { on_train_batch_end = function(cb, batch)
+          last = batch
+          if batch == 3 then os.execute "kill -TERM $PPID" end
+          if told[1] and not until_told then until_told = batch end
+          if until_told and batch == until_told + 5 then cb.model.stop_training = true end
+        end } } })
+      print(told[1], #told, last - until_told)
+    ]] }
+    assert.equal(0, p:wait(30), p:err())
+    assert.matches("SIGTERM\t1\t5\n$", p:out())
+  end)
+
   it("an error of on_message is raised by the wait", function()
     cluster()
     local p = chief [[

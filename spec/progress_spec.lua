@@ -127,7 +127,7 @@ describe("fit's progress", function()
     on(function(fn) return fn() end)
   end)
 
-  it("does so on a cluster too", function()
+  it("does so on a cluster too (L9)", function()
     local strategy = tm.distribute.ParameterServerStrategy(tm.distribute.local_cluster { workers = 2, ps = 1 })
     on(function(fn) return strategy:scope(fn) end)
     strategy:close()

@@ -113,7 +113,7 @@ describe("SidecarEvaluator", function()
     assert.equal("50:10", maes(dir .. "/logs/validation"))
   end)
 
-  it("takes each checkpoint in turn where every is true, up to the last one wanted", function()
+  it("takes each checkpoint in turn where every is true, up to the last one wanted (L15)", function()
     local save = trainer(dir)
     for k = 1, 5 do save(k) end
     Sidecar { model = model_of(), data = data_of(), checkpoint_dir = dir .. "/", max_evaluations = 4, every = true }
@@ -263,7 +263,7 @@ describe("SidecarEvaluator", function()
       return all
     end
 
-    it("takes each checkpoint once, results in one directory", function()
+    it("takes each checkpoint once, results in one directory (L15)", function()
       local save = trainer(dir)
       save(1)
       local list = { evaluator("a", three), evaluator("b", three), evaluator("c", three) }
