@@ -181,3 +181,47 @@ describe("a layer", function()
     invalid("the input must be a batch of vectors of known size, got shape (4)", layer, x[1])
   end)
 end)
+
+describe("several inputs and outputs", function()
+  local function two(outputs)
+    local a, b = tm.Input { shape = { 4 } }, tm.Input { shape = { 4 } }
+    local both = tm.layers.Concatenate() { a, b }
+    local model = tm.Model { inputs = { a, b },
+      outputs = outputs(tm.layers.Dense { units = 1 }(both), tm.layers.Dense { units = 1 }(both)) }
+    model:compile { optimizer = "sgd", loss = "mse" }
+    return model
+  end
+
+  it("are told where x is one tensor", function()
+    invalid("x is one tensor, the model takes 2", function()
+      two(function(p, q) return { p, q } end):fit(x, { y = { y, y }, verbose = 0 })
+    end)
+  end)
+
+  it("may be nested, targets in the same way", function()
+    local model = two(function(p, q) return { p = { p }, q = { r = q } } end)
+    local h = model:fit({ x, x }, { y = { p = { y }, q = { r = y } }, sample_weight = { q = { r = y } }, verbose = 0 })
+    assert.equal("number", type(h.loss[1]))
+    local out = model:predict({ x, x }, { verbose = 0, batch_size = 7 })
+    assert.same({ 40, 1 }, out.p[1].shape)
+    assert.same({ 40, 1 }, out.q.r.shape)
+  end)
+
+  -- tf_keras stacks what is a scalar a batch.
+  it("may be a number a batch in predict", function()
+    local Mean = tm.Model:extend "Mean"
+    function Mean:call(v) return tm.reduce_mean(v) end
+    assert.same({ 3 }, Mean():predict(x, { verbose = 0, batch_size = 16 }).shape)
+  end)
+end)
+
+describe("what is monitored", function()
+  it("is a number", function()
+    local log = { on_epoch_end = function(_, _, logs) logs.mine = "low" end }
+    for _, cb in ipairs { tm.callbacks.EarlyStopping { monitor = "mine" },
+      tm.callbacks.ReduceLROnPlateau { monitor = "mine" } } do
+      local text = '"mine" is to be monitored, which takes a number; it is a string'
+      invalid(text, fit, made(), { callbacks = { log, cb } })
+    end
+  end)
+end)

@@ -4,6 +4,7 @@
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
+local values = require "tidemill.lib.values"
 
 local M = {}
 
@@ -52,6 +53,11 @@ function M.value(cb, logs)
     core.log("warn", ('%s: there is no "%s" to monitor; there are: %s'):format(cb.class_name, cb.monitor,
       table.concat(names, ", ")))
     cb._told = true
+  end
+  if values.is_tensor(x) and x.rank == 0 then x = x:item() end
+  if x ~= nil and type(x) ~= "number" then
+    errors.raise("invalid_argument", '%s: "%s" is to be monitored, which takes a number; it is a %s', cb.class_name,
+      cb.monitor, type(x))
   end
   return x
 end

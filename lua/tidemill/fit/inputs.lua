@@ -131,6 +131,10 @@ local function parts_of(model, where, x, o, kind)
   for _, name in ipairs { "x", "y", "weights" } do
     if parts[name] ~= nil then parts[name] = tensors(name == "weights" and "sample_weight" or name, parts[name]) end
   end
+  if takes_list(model) and not nest.is_nested(parts.x) then
+    errors.raise("invalid_argument", "%s: x is one tensor, the model takes %d: a list of them, or a table by name",
+      where, #rawget(model, "inputs"))
+  end
   return parts, count_rows(where, parts)
 end
 

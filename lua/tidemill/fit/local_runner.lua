@@ -4,6 +4,7 @@
 
 local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
+local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
 local unpack = table.unpack or unpack
@@ -76,6 +77,9 @@ local MOST = 256 -- tensors that concat takes
 
 --- Tensors in one, by groups.
 local function concat(parts)
+  if values.is_tensor(parts[1]) and parts[1].rank == 0 then -- a number a batch, as Keras has them
+    for i, x in ipairs(parts) do parts[i] = tm.reshape(x, { 1 }) end
+  end
   while #parts > 1 do
     local joined = {}
     for i = 1, #parts, MOST do

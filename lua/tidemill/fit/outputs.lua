@@ -74,12 +74,24 @@ local function by_name(self, what, x)
   return out
 end
 
+--- { p = { a }, q = { r = b } } as { p_1 = a, q_r = b }: by the names of paths.
+local function flat(x)
+  for _, v in pairs(x) do
+    if nest.is_nested(v) then
+      local names, out = names_by_path(x), {}
+      for i, leaf in ipairs(nest.flatten(x)) do out[names[i]] = leaf end
+      return out
+    end
+  end
+  return x
+end
+
 --- Entries of a structure by output: a table by names, a list by positions, or one thing
 --- for all.  `lists`: an entry may itself be a list.
 function Outputs:pick(what, x, lists)
   local out = {}
   if x == nil then return out end
-  if is_named(x) then return by_name(self, what, x) end
+  if is_named(x) then return by_name(self, what, lists and x or flat(x)) end
   if not nest.is_nested(x) then
     for i = 1, self.n do out[i] = x end
     return out
