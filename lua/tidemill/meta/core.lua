@@ -135,9 +135,76 @@ function core.trace_size(trace) end
 ---@return tm.core.Graph
 function core.trace_end(trace, outputs) end
 
+---@param trace tm.core.Trace
+---@param iterator any  or a dataset
+---@return userdata
+function core.trace_iterator(trace, iterator) end
+
+--- Values of outside that the trace uses.
+---@param trace tm.core.Trace
+---@return any[]
+function core.trace_captures(trace) end
+
+---@param trace tm.core.Trace
+function core.trace_abort(trace) end
+
+--- How deep scopes (traces, tapes, eager ones) are, for unwind after an error.
+---@return integer
+function core.mark() end
+
+---@param mark integer
+function core.unwind(mark) end
+
+--- Ops run at once inside a trace, until pop_eager.
+function core.push_eager() end
+
+function core.pop_eager() end
+
 ---@param graph tm.core.Graph
 ---@return tm.core.Graph
 function core.graph_optimize(graph) end
+
+---@param graph tm.core.Graph
+---@return string
+function core.graph_text(graph) end
+
+--- Types of the outputs.
+---@param graph tm.core.Graph
+---@return table[]
+function core.graph_types(graph) end
+
+--- Types of the arguments.
+---@param graph tm.core.Graph
+---@return table[]
+function core.graph_args(graph) end
+
+--- Uids of the variables.
+---@param graph tm.core.Graph
+---@return any[]
+function core.graph_variables(graph) end
+
+---@param graph tm.core.Graph
+---@return string
+function core.graph_hash(graph) end
+
+---@param graph tm.core.Graph
+---@return string
+function core.graph_pack(graph) end
+
+---@param text string
+---@param uids table<string, any>  by what graph_uid gives
+---@return tm.core.Graph
+function core.graph_unpack(text, uids) end
+
+---@param uid any
+---@return string
+function core.graph_uid(uid) end
+
+--- The ops of a graph again, eagerly or into the open trace; gradients go through.
+---@param graph tm.core.Graph
+---@param args tm.Tensor[]
+---@return tm.Tensor[]
+function core.graph_replay(graph, args) end
 
 ---@param graph tm.core.Graph
 ---@return tm.core.Program
@@ -151,6 +218,24 @@ function core.run(program, args) end
 ---@param persistent boolean
 ---@return tm.core.Tape
 function core.tape_begin(persistent) end
+
+---@param tape tm.core.Tape
+---@param t tm.Tensor
+function core.tape_watch(tape, t) end
+
+--- Record no more.
+---@param tape tm.core.Tape
+function core.tape_stop(tape) end
+
+---@param tape tm.core.Tape
+function core.tape_close(tape) end
+
+---@param tape tm.core.Tape
+---@param target tm.Tensor
+---@param seed? tm.Tensor
+---@param sources any[]
+---@return (tm.Tensor|table|false)[]  { ids, rows } of a gradient by rows; false: unconnected
+function core.tape_gradient(tape, target, seed, sources) end
 
 ---@param name string
 ---@param dtype string
