@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "lua/convert.h"
 
@@ -108,9 +109,20 @@ static json_t *json_number(lua_State *L, int i, const char **why) {
   return isfinite(x) ? json_real(x) : NULL;
 }
 
+/* Whether the table at i has other keys than 1 to n. */
+static bool json_has_more(lua_State *L, int i, size_t n) {
+  size_t keys = 0;
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) keys++;
+  return keys > n;
+}
+
 static json_t *json_list(lua_State *L, int i, int depth, const char **why) {
-  json_t *list = json_array();
   size_t n = lua_rawlen(L, i);
+  if (json_has_more(L, i, n)) {
+    *why = "a table with keys of both kinds";
+    return NULL;
+  }
+  json_t *list = json_array();
   for (size_t k = 1; list && k <= n; k++) {
     lua_rawgeti(L, i, (int)k);
     json_t *v = json_value(L, lua_gettop(L), depth + 1, why);
@@ -122,15 +134,27 @@ static json_t *json_list(lua_State *L, int i, int depth, const char **why) {
   return list;
 }
 
+/* The key below the top; NULL: JSON has no such keys. */
+static const char *json_key(lua_State *L, const char **why) {
+  size_t n;
+  const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tolstring(L, -2, &n) : NULL;
+  if (!key) *why = "a table with keys of both kinds";
+  if (!key) return NULL;
+  json_t *text = strlen(key) == n ? json_stringn(key, n) : NULL;
+  if (!text) *why = "a key that is not UTF-8 or has a zero byte";
+  json_decref(text);
+  return text ? key : NULL;
+}
+
 static json_t *json_table(lua_State *L, int i, int depth, const char **why) {
   json_t *o = json_object();
   lua_pushnil(L);
   while (o && lua_next(L, i)) {
-    const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : NULL;
-    json_t *v = key ? json_value(L, lua_gettop(L), depth + 1, why) : NULL;
+    json_t *v = NULL;
+    const char *key = json_key(L, why);
+    if (key) v = json_value(L, lua_gettop(L), depth + 1, why);
     lua_pop(L, 1);
-    if (!key) *why = "a table with keys of both kinds";
-    if (v && json_object_set_new(o, key, v) == 0) continue;
+    if (v && json_object_set_new_nocheck(o, key, v) == 0) continue;
     json_decref(o);
     o = NULL;
     lua_pop(L, 1);

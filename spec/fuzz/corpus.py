@@ -1,8 +1,9 @@
-"""Writes spec/fuzz/corpus/task: a record of each kind of frame that a task takes.
+"""Writes spec/fuzz/corpus/task: a record of each kind of frame that a task takes; and the
+letters of spec/fuzz/corpus/control, in the form of today (test_cluster_control.c looks).
 
     python3 spec/fuzz/corpus.py
 
-See fuzz_task.c for the form of an input.
+See fuzz_task.c and fuzz_control.c for the form of an input.
 """
 import pathlib
 import struct
@@ -20,6 +21,8 @@ def pack(v):
         return b"\xc3" if v else b"\xc2"
     if isinstance(v, int):
         return bytes([v]) if 0 <= v < 128 else b"\xd3" + struct.pack(">q", v)
+    if isinstance(v, bytes):
+        return b"\xc4" + bytes([len(v)]) + v
     if isinstance(v, str):
         return b"\xd9" + bytes([len(v)]) + v.encode()
     return b"\xdc" + struct.pack(">H", len(v)) + b"".join(pack(x) for x in v)
@@ -43,6 +46,18 @@ def segment(b):
 def floats(n):
     return struct.pack(f"<{n}f", *range(n))
 
+
+def letter(name, fields):
+    """Half metadata, half payload: what it holds is inline."""
+    HERE.joinpath("control", name).write_bytes(pack(fields) + bytes(len(pack(fields))))
+
+
+inline = [False, [F32, [4, 2], floats(8)]]
+closure = [1, 1, 1, 1, 5, 6, True, [inline, 7], [1, 1, 0, 3]]
+letter("closure", closure)
+letter("completion", [1, None, 0, 0, 0, 0, [1, 0], [inline]])
+letter("failed", [1, [-3, 0, "no", "", ""], 0, 0, 0, 0, [], []])
+HERE.joinpath("control", "start").write_bytes(pack([1, 2, 1, 3, 0, 0, 0, 0, 0, 0, False, ["a:1", "b:2"]]))
 
 snapshot = record(23, DATA, [[[1, 0, 0, "", 7, 0], [2, 0, 0, "", 0, 0], [1, 0, 5, "m", 0, 0]], [1, 2]])
 request = HERE.joinpath("ps", "request").read_bytes()
@@ -75,12 +90,14 @@ write("terms", PS, record(42, CONTROL, b""), update, record(42, CONTROL, b""),
 chain = HERE.joinpath("dataset", "chain").read_bytes()
 graph = HERE.joinpath("graph", "sample").read_bytes()
 said, b = segment(chain)
-iterator = record(35, CONTROL, [1, 5, 0, 0, said], b)
+iterator = record(35, CONTROL, [1, 5, 0, 0, 0, said], b)
 write("worker", WORKER, iterator, record(200, CONTROL, graph), record(45, CONTROL, [1, True]),
       record(200, CONTROL, graph), record(44, CONTROL, 0), record(45, CONTROL, [2, False]), record(38, CONTROL, 1),
       record(36, CONTROL, 1), record(42, CONTROL, b""))
-write("iterator", WORKER, record(35, CONTROL, [2, 5, 3, 1, said], b), record(36, CONTROL, 2),
+write("iterator", WORKER, record(35, CONTROL, [2, 5, 3, 1, 0, said], b), record(36, CONTROL, 2),
       record(34, CONTROL, HERE.joinpath("control", "variable").read_bytes()))
+write("dealt", WORKER, record(35, CONTROL, [1, 5, 0, 0, 1, said], b), record(200, CONTROL, graph),
+      record(38, CONTROL, 1), record(36, CONTROL, 1))
 said, b = segment(graph)
 write("resource", WORKER, record(48, CONTROL, [3, [[11, F32, [2, 2], True, "v", [-1, 0, 2]]], said], b),
-      record(36, CONTROL, 3), record(37, CONTROL, HERE.joinpath("control", "closure").read_bytes()[:50]))
+      record(36, CONTROL, 3), record(37, CONTROL, closure))

@@ -43,6 +43,7 @@ static void fuzz_saving(const uint8_t *p, size_t n, tm_arena *a) {
   tm_snapshot_job job;
   tm_save_read rd;
   tm_store_stats st;
+  tm_ps_commit c;
   uint64_t id, closure[2] = {1, 2}, turns[2];
   int64_t there[3];
   int32_t nitem;
@@ -53,6 +54,7 @@ static void fuzz_saving(const uint8_t *p, size_t n, tm_arena *a) {
   (void)!tm_save_answer_unpack(p, n, &job, &err);
   (void)!tm_save_read_unpack(p, n, &rd, &err);
   (void)!tm_ps_stats_unpack(p, n, &st, &err);
+  (void)!tm_ps_commit_unpack(p, n, a, &c, &err);
   tm_ps_commit end;
   if (tm_ps_commit_unpack(p, n, a, &end, &err) == TM_OK) {
     (void)!tm_store_commit(fuzz_store(), &end, &err);

@@ -20,7 +20,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
-enum { GRAPH_TOO = 200, SYNC = 1000000, LIMIT = 16, LARGEST = 64 << 20 };
+enum { GRAPH_TOO = 200, SYNC = 1000000, LIMIT = 16, LIMIT_S = 60, LARGEST = 64 << 20 };
 
 static tm_server *task[2]; /* a ps, a worker */
 static uint64_t term;
@@ -59,14 +59,14 @@ static tm_channel *dial(int which, const char *purpose) {
                                    .task = "/job:chief/task:0",
                                    .incarnation = 7,
                                    .term = {term, 7}},
-                          .silence_ns = 5000000000};
+                          .silence_ns = LIMIT_S * 1000000000ll};
   snprintf(o.self.purpose, sizeof o.self.purpose, "%s", purpose);
   if (tm_channel_open(&o, &ch, NULL)) abort();
   return ch;
 }
 
 /* Until the answer to `id`; false: the connection ended.  A task that says nothing for
- * 5 s hangs. */
+ * LIMIT_S hangs. */
 static bool answer(tm_channel *ch, uint64_t id) {
   tm_frame f;
   const uint8_t *meta;
