@@ -209,6 +209,27 @@ describe("exactly-once visitation", function()
     each(50, 2)
   end)
 
+  it("counts functions that take from one of two iterators, and says so where they take from none", function()
+    open(60)
+    local function all(n) return tm.data.range(n):filter(function(x) return x:less(n) end):batch(2) end
+    local one = tm.func(function(a)
+      local ids = a:next()
+      seen:scatter_add(ids, tm.ones_like(ids))
+      examples:assign_add(tm.reduce_sum(tm.ones_like(ids)))
+    end)
+    local first = tm.func(function(a, b) return one(a) end)
+    for pass = 1, 4 do
+      local a = iterator(pass % 2 == 0 and all(20) or tm.data.range(20):batch(2))
+      local b = iterator(pass > 2 and all(60) or tm.data.range(60):batch(2))
+      assert.equal(10, c:run_epoch(first, { a, b }))
+      each(20, pass)
+      assert.equal(0, b:_progress().done)
+    end
+    raises("invalid_argument", "calls next on none", c.run_epoch, c,
+      tm.func(function() return tm.tensor(1) end), { iterator(all(60)) })
+    assert.equal(30, c:run_epoch(note(), { iterator(all(60)) }))
+  end)
+
   it("ends what waits for a result that has no data, quietly", function()
     open(4)
     local it = iterator(tm.data.range(4):batch(4))

@@ -214,11 +214,11 @@ describe("a lost ps", function()
       run(10)
       c:join()
       assert(manager:save())
-      say "go"
       local made = {}
       strategy:scope(function()
         for i = 1, 40 do
           made[i] = tm.Variable(i, { name = "made" .. i })
+          if i == 3 then say "go" end
           tm.sleep(0.01)
         end
       end)

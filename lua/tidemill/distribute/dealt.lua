@@ -140,15 +140,28 @@ local function left(list)
   return most < math.huge and most or nil
 end
 
---- How many functions had data so far, and how many tried: of whichever iterator.
-local function counts(list)
-  local it = next(list)
-  local p = it:_progress()
-  return p.steps, p.deals
+--- How many functions had data since `before`, and how many deals there were at all.  A
+--- function need not take from each of the iterators.
+local function counts(list, before)
+  local steps, deals = 0, 0
+  for it in pairs(list) do
+    local p = it:_progress()
+    steps = math.max(steps, p.steps - before[it].steps)
+    deals = deals + p.deals
+  end
+  return steps, deals
+end
+
+--- While the end of the data is not known: does fn take any?
+local function check_takes(list, before, tried)
+  local _, now = counts(list, before)
+  if now > tried or left(list) then return end
+  errors.raise("invalid_argument", "run_epoch: the function calls next on none of its exactly-once iterators, so the "
+    .. "epoch would never end")
 end
 
 --- Start functions, not many more than there are data for, and wait for all.
-local function round(coordinator, list, fn, args)
+local function round(coordinator, list, fn, args, before, tried)
   local handle, n, started = coordinator:_open(), left(list), 0
   local ahead = n and MANY or FEW
   while n and started < n or not n and not left(list) do
@@ -157,6 +170,7 @@ local function round(coordinator, list, fn, args)
     for _ = 1, some do coordinator:_schedule_only(fn, args) end
     started = started + some
     wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice, ahead / 2) end)
+    if not n and started > ahead / 2 then check_takes(list, before, tried) end -- some are through
     ahead = math.min(MANY, 2 * ahead)
   end
   coordinator:join()
@@ -179,16 +193,18 @@ end
 --- See Coordinator.run_epoch.  What was given back, or lost with a ps that was restored,
 --- is dealt in another round.
 function M.run_epoch(coordinator, fn, args)
-  local list, pass = iterators(type(args) == "table" and args or {}, {}), {}
+  local list, pass, before = iterators(type(args) == "table" and args or {}, {}), {}, {}
   check(list)
-  for it in pairs(list) do pass[it] = it:_progress().pass end
-  local before = counts(list)
+  for it in pairs(list) do
+    before[it] = it:_progress()
+    pass[it] = before[it].pass
+  end
   repeat
-    local _, tried = counts(list)
-    round(coordinator, list, fn, args)
-    local steps, now = counts(list)
+    local _, tried = counts(list, before)
+    round(coordinator, list, fn, args, before, tried)
+    local steps, now = counts(list, before)
     local over = left(list) == 0 or now == tried
-    if over and not catch_up(pass) then return steps - before end
+    if over and not catch_up(pass) then return steps end
   until false
 end
 
