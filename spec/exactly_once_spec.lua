@@ -217,7 +217,7 @@ describe("exactly-once visitation", function()
       seen:scatter_add(ids, tm.ones_like(ids))
       examples:assign_add(tm.reduce_sum(tm.ones_like(ids)))
     end)
-    local first = tm.func(function(a, b) return one(a) end)
+    local first = tm.func(function(a, _) return one(a) end)
     for pass = 1, 4 do
       local a = iterator(pass % 2 == 0 and all(20) or tm.data.range(20):batch(2))
       local b = iterator(pass > 2 and all(60) or tm.data.range(60):batch(2))
