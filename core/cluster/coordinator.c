@@ -253,15 +253,16 @@ static int64_t coord_deadline(int64_t timeout_ns) {
   return timeout_ns < 0 ? -1 : tm_now_ns() + timeout_ns;
 }
 
-/* Until at most `most` closures are not finished; < 0: until the queue has room. */
-static tm_status coord_wait(tm_coordinator *c, int64_t most, int64_t timeout_ns,
-                            tm_cancel *cancel, tm_err *err) {
+/* Until at most `most` closures are not finished; < 0: until the queue has room.  all:
+ * nobody brings more meanwhile. */
+static tm_status coord_wait(tm_coordinator *c, int64_t most, bool all,
+                            int64_t timeout_ns, tm_cancel *cancel, tm_err *err) {
   int64_t deadline = coord_deadline(timeout_ns);
   tm_status s = TM_OK;
   pthread_mutex_lock(&c->mu);
   while (!c->failed &&
          (most < 0 ? coord_full(c) : c->running + coord_waiting(c) > most)) {
-    if (most >= 0) coord_rounds_await(c, c->next_id - 1);
+    if (all) coord_rounds_await(c, c->next_id - 1);
     s = tm_cond_wait_until(&c->changed, &c->mu, deadline, cancel);
     if (s == TM_OK) continue;
     s = tm_fail(err, s,
@@ -278,17 +279,17 @@ static tm_status coord_wait(tm_coordinator *c, int64_t most, int64_t timeout_ns,
 
 tm_status tm_coordinator_wait_room(tm_coordinator *c, int64_t timeout_ns,
                                    tm_cancel *cancel, tm_err *err) {
-  return coord_wait(c, -1, timeout_ns, cancel, err);
+  return coord_wait(c, -1, false, timeout_ns, cancel, err);
 }
 
-tm_status tm_coordinator_wait_few(tm_coordinator *c, int64_t most, int64_t timeout_ns,
-                                  tm_cancel *cancel, tm_err *err) {
-  return coord_wait(c, most < 0 ? 0 : most, timeout_ns, cancel, err);
+tm_status tm_coordinator_wait_few(tm_coordinator *c, int64_t most, bool all,
+                                  int64_t timeout_ns, tm_cancel *cancel, tm_err *err) {
+  return coord_wait(c, most < 0 ? 0 : most, all, timeout_ns, cancel, err);
 }
 
 tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns, tm_cancel *cancel,
                               tm_err *err) {
-  return coord_wait(c, 0, timeout_ns, cancel, err);
+  return coord_wait(c, 0, true, timeout_ns, cancel, err);
 }
 
 tm_status tm_coordinator_done(tm_coordinator *c, bool *done, tm_err *err) {

@@ -92,8 +92,9 @@ TM_CHECKED tm_status tm_coordinator_schedule_on(tm_coordinator *c, int32_t worke
  * cancel (may be NULL) ends the wait with TM_ECANCELLED.  TM_ETIMEOUT: time is up. */
 TM_CHECKED tm_status tm_coordinator_wait_room(tm_coordinator *c, int64_t timeout_ns,
                                               tm_cancel *cancel, tm_err *err);
-/* The same until at most `most` closures are not finished. */
-TM_CHECKED tm_status tm_coordinator_wait_few(tm_coordinator *c, int64_t most,
+/* The same until at most `most` closures are not finished.  all: that is all there is
+ * to do, so a round that gets no more shares ends with what it has; else more come. */
+TM_CHECKED tm_status tm_coordinator_wait_few(tm_coordinator *c, int64_t most, bool all,
                                              int64_t timeout_ns, tm_cancel *cancel,
                                              tm_err *err);
 TM_CHECKED tm_status tm_coordinator_join(tm_coordinator *c, int64_t timeout_ns,

@@ -199,18 +199,18 @@ static int coordinator_join(lua_State *L) {
   return push_wait(L, tm_coordinator_join(c, ns, &tm_lua_ctx(L)->cancel, &err), &err);
 }
 
-/* coordinator:wait_room(seconds, most?): room in the queue, or at most `most` closures
- * that are not finished */
+/* coordinator:wait_room(seconds, most?, all?): room in the queue, or at most `most`
+ * closures that are not finished; all: no more come */
 static int coordinator_wait_room(lua_State *L) {
   tm_coordinator *c = check_coordinator(L, 1);
   tm_cancel *cancel = &tm_lua_ctx(L)->cancel;
   tm_err err;
   tm_err_clear(&err);
   int64_t ns = check_timeout(L, 2);
-  tm_status s =
-      lua_isnoneornil(L, 3)
-          ? tm_coordinator_wait_room(c, ns, cancel, &err)
-          : tm_coordinator_wait_few(c, luaL_checkinteger(L, 3), ns, cancel, &err);
+  tm_status s = lua_isnoneornil(L, 3)
+                    ? tm_coordinator_wait_room(c, ns, cancel, &err)
+                    : tm_coordinator_wait_few(c, luaL_checkinteger(L, 3),
+                                              lua_toboolean(L, 4), ns, cancel, &err);
   return push_wait(L, s, &err);
 }
 

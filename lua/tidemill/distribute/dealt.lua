@@ -163,7 +163,8 @@ end
 --- Start functions, not many more than there are data for, and wait for all.
 local function round(coordinator, list, fn, args, before, tried)
   local handle, n, started = coordinator:_open(), left(list), 0
-  local ahead = n and MANY or FEW
+  local few = math.max(FEW, 4 * coordinator.strategy.num_workers)
+  local ahead = n and math.max(MANY, few) or few
   while n and started < n or not n and not left(list) do
     local some = ahead / 2
     if n then some = math.min(n - started, some) end
@@ -171,7 +172,7 @@ local function round(coordinator, list, fn, args, before, tried)
     started = started + some
     wait.until_true(tm.time, nil, function(slice) return handle:wait_room(slice, ahead / 2) end)
     if not n and started > ahead / 2 then check_takes(list, before, tried) end -- some are through
-    ahead = math.min(MANY, 2 * ahead)
+    ahead = math.max(ahead, math.min(MANY, 2 * ahead))
   end
   coordinator:join()
 end

@@ -7,7 +7,9 @@
 --- Invariants
 ---   (1) `out` lists the remote values of closures that were not seen done, oldest first.
 ---   (2) `done` counts those that had data; it never goes down within a pass.
----   (3) After close nothing of this runner is out, and the coordinator is in order.
+---   (3) No wait ends a round of mode = "sync" to which this runner still brings steps: its
+---       steps make the same rounds however often it is looked at.
+---   (4) After close nothing of this runner is out, and the coordinator is in order.
 
 local errors = require "tidemill.errors"
 local local_runner = require "tidemill.fit.local_runner"
@@ -31,8 +33,10 @@ function Runner.__index(self, key)
   local workers = math.max(1, self.coordinator.strategy.num_workers)
   if key == "ahead" then return AHEAD * workers end
   if key == "far" then
-    return self.once and self.source.cardinality == "unknown" and math.max(FAR_UNKNOWN, 2 * AHEAD * workers) or FAR
+    local unknown = self.once and self.source.cardinality == "unknown"
+    return math.max(unknown and FAR_UNKNOWN or FAR, 2 * AHEAD * workers)
   end
+  if key == "round" and self.coordinator.strategy._options.mode == "sync" then return workers end
 end
 
 --- Does every batch count once?  Training with steps is TensorFlow's: each worker reads
@@ -147,13 +151,13 @@ local function take(self, value, list)
   end
 end
 
---- Look at what is out.
+--- Look at what is out; a round of mode = "sync" goes on as it would.
 local function look(self)
   local out, kept = self.out, 0
   local n = #out
   for i = 1, n do
     local value = out[i]
-    if value:done() then
+    if value._handle:done() then
       local ok, list = pcall(value._handle.wait, value._handle, 0)
       if not ok then fail(self, list) end
       if list == "end_of_data" then self.ended = true else take(self, value, list) end
@@ -196,7 +200,8 @@ end
 function Runner:left() return #self.out end
 
 --- Wait until n steps are done, or all that were started; false: not within `timeout`.
-function Runner:wait(n, timeout)
+--- all: no more come before that, so a round of mode = "sync" ends with what it has.
+function Runner:wait(n, timeout, all)
   local deadline = timeout and tm.time() + timeout
   look(self)
   while self.done < n and #self.out > 0 do
@@ -205,7 +210,7 @@ function Runner:wait(n, timeout)
     local handle, most = self.coordinator:_open(), math.max(0, #self.out - (n - self.done))
     -- Closures of others count too, so it is looked at now and then.
     local ok, e = pcall(wait.until_true, tm.time, math.min(left, SLICE), function(slice)
-      return handle:wait_room(slice, most)
+      return handle:wait_room(slice, most, all or self.ended)
     end)
     if not ok then fail(self, e) end
     look(self)

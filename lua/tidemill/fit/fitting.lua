@@ -20,7 +20,7 @@ local PARTS = "^tidemill fit 1 epoch=(%d+) step=(%d+) pass=(%d+) data=(.*)$"
 function Fitting:state()
   local pass, step = self.pass, 0
   if pass then
-    self.runner:wait(pass.started)
+    self.runner:wait(pass.started, nil, true)
     step = self.runner:finished()
   elseif self.trained then -- it is being validated
     step = self.trained.steps

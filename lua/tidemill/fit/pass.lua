@@ -44,10 +44,17 @@ local function tell(pass, done, all)
   end
 end
 
---- See where the next batch is after which a callback saves.
+--- See where the next batch is after which a callback saves: at the end of an execution,
+--- and of a round.
 local function look_ahead(pass)
-  local at = pass.kind == "train" and pass.list:barrier()
-  pass.barrier = at and math.ceil(at / pass.execution) * pass.execution
+  local at, round = pass.kind == "train" and pass.list:barrier(), pass.runner.round or 1
+  if at then
+    at = math.ceil(at / pass.execution) * pass.execution
+    for _ = 2, round do
+      if (at - pass.first) % round ~= 0 then at = at + pass.execution end
+    end
+  end
+  pass.barrier = at
 end
 
 --- Callbacks save what there is after so many batches.
@@ -109,6 +116,12 @@ local function over(pass)
   return false
 end
 
+--- Is nothing to be started before what is out is done?
+local function all_out(pass)
+  return pass.ended or (pass.target and pass.started >= pass.target)
+    or (pass.barrier and pass.started >= pass.barrier) or false
+end
+
 --- Run a pass; gives how many steps had data.
 function M.run(pass)
   local runner = pass.runner
@@ -127,10 +140,10 @@ function M.run(pass)
     elseif out_of(pass, done) == 0 then
       if over(pass) then break end
     else
-      runner:wait(done + (pass.wants and 1 or math.ceil((runner.far or FAR) / 2)), PERIOD)
+      runner:wait(done + (pass.wants and 1 or math.ceil((runner.far or FAR) / 2)), PERIOD, all_out(pass))
     end
   end
-  runner:wait(pass.started)
+  runner:wait(pass.started, nil, true)
   local done = runner:finished()
   if pass.wants then tell(pass, done, true) end
   progress(pass, done, true)
