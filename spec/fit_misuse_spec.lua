@@ -175,6 +175,24 @@ describe("a layer", function()
     end
   end)
 
+  it("has a text as its name, flags as flags, functions as functions", function()
+    local function dense(o)
+      o.units = 1
+      return tm.layers.Dense(o)
+    end
+    invalid("Dense: name is a text, got number", dense, { name = 3 })
+    invalid("Dense: trainable must be true or false", dense, { trainable = "no" })
+    invalid("Dense: use_bias must be true or false, got 0", dense, { use_bias = 0 })
+    invalid("Dense: an activation that is no name must be a function", dense, { activation = 3 })
+    for name, class in pairs { kernel_regularizer = tm.regularizers.L2, kernel_constraint = tm.constraints.NonNeg } do
+      invalid("that is no name must be a function, got number", function() dense { [name] = 0.1 }(x) end)
+      invalid("not an object of it", function() dense { [name] = class }(x) end)
+    end
+    invalid("is the class Ones, not an object of it", function()
+      dense { kernel_initializer = tm.initializers.Ones }(x)
+    end)
+  end)
+
   it("Dense names the shape when rows come without a batch", function()
     local layer = tm.layers.Dense { units = 1 }
     layer(x)

@@ -55,7 +55,7 @@ table.sort(names)
 ---@param where string  for messages: "Dense"
 function M.get(where, x)
   if x == nil then return M.linear end
-  if type(x) ~= "string" then return x end
+  if type(x) ~= "string" then return options.callable(where, "an activation that is no name", x) end
   for _, name in ipairs(names) do
     if name == x then return M[name] end
   end

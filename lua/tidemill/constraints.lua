@@ -57,7 +57,7 @@ end
 --- "max_norm", a function or an object.
 M.get = options.getter("constraint", {
   MaxNorm = M.MaxNorm, NonNeg = M.NonNeg, UnitNorm = M.UnitNorm, MinMaxNorm = M.MinMaxNorm,
-})
+}, nil, true)
 
 --- Remember a variable's constraint; optimizers ask for it.
 function M.attach(variable, constraint) of_variable[variable] = constraint end

@@ -46,6 +46,6 @@ function M.L1L2:init(l1, l2)
 end
 
 --- "l1", "l2", "l1_l2", a function or an object.
-M.get = options.getter("regularizer", { L1 = M.L1, L2 = M.L2, L1L2 = M.L1L2 }, { l1_l2 = "L1L2" })
+M.get = options.getter("regularizer", { L1 = M.L1, L2 = M.L2, L1L2 = M.L1L2 }, { l1_l2 = "L1L2" }, true)
 
 return M

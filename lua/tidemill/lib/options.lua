@@ -1,5 +1,6 @@
 --- Option tables: defaults filled in, unknown names refused with the nearest one.
 
+local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
 
 local M = {}
@@ -162,15 +163,20 @@ local function plain(name) return (name:lower():gsub("_", "")) end
 ---@param where string      "initializer"
 ---@param classes table     class by name
 ---@param aliases? table    class name by other names
-function M.getter(where, classes, aliases)
+---@param called? boolean   what is no name is a function, or can be called
+function M.getter(where, classes, aliases, called)
   return function(x)
-    if type(x) ~= "string" then return x end
-    local class, names = aliases and classes[aliases[x]], {}
+    if type(x) ~= "string" then
+      class.refuse(where, x)
+      if called and x then M.callable("tidemill", "a " .. where .. " that is no name", x) end
+      return x
+    end
+    local found, names = aliases and classes[aliases[x]], {}
     for name, c in pairs(classes) do
-      if plain(name) == plain(x) then class = c end
+      if plain(name) == plain(x) then found = c end
       names[#names + 1] = M.snake(name)
     end
-    if class then return class() end
+    if found then return found() end
     for alias in pairs(aliases or {}) do names[#names + 1] = alias end
     table.sort(names)
     return M.unknown("tidemill", where, x, names)
