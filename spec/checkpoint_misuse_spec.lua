@@ -3,12 +3,7 @@ local tm = require "tidemill"
 
 local train = tm.train
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok, text)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local raises = dofile("spec/tools/expect.lua").raises
 
 local function invalid(text, fn, ...) raises("invalid_argument", text, fn, ...) end
 

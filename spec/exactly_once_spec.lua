@@ -8,12 +8,7 @@ local D = tm.distribute
 
 local ONCE = { visitation = "exactly_once" }
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local raises = dofile("spec/tools/expect.lua").raises
 
 local T, strategy, c, seen, examples
 

@@ -24,15 +24,7 @@ local function close()
   assert.same({}, P.cleanup())
 end
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  for _, s in ipairs(type(text) == "table" and text or { text }) do
-    assert.truthy(tostring(e):find(s, 1, true), tostring(e))
-  end
-  return e
-end
+local raises = dofile("spec/tools/expect.lua").raises
 
 --- A layer that counts how often each id (its input) was used in training.
 local Count = tm.layers.Layer:extend("Count")

@@ -30,13 +30,7 @@ local function plain(o)
   return m
 end
 
-local function fails(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e.message):find(text, 1, true), tostring(e.message))
-  return e
-end
+local fails = dofile("spec/tools/expect.lua").raises
 
 describe("data of fit", function()
   it("are tensors in batches of 32, of which the last is smaller", function()

@@ -1,12 +1,7 @@
 -- States of iterators: what is restored goes on as the original would have.
 local tm = require "tidemill"
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local raises = dofile("spec/tools/expect.lua").raises
 
 local function text_of(x)
   if tm.is_tensor and tm.is_tensor(x) or type(x) == "userdata" then x = x:totable() end

@@ -5,18 +5,8 @@ local P = dofile "spec/tools/process.lua"
 
 local unpack = table.unpack or unpack
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
-
-local function fails(code, text, x, e)
-  assert.is_nil(x)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local expect = dofile "spec/tools/expect.lua"
+local raises, fails = expect.raises, expect.fails
 
 local X = tm.tensor { { 1, -2, 3 }, { -4, 5, 6 }, { 0.5, 0.25, -1 }, { 2, 2, 2 } }
 local Y = tm.tensor { { 1 }, { 0 }, { 1 }, { 0 } }

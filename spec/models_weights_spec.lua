@@ -1,18 +1,8 @@
 -- Weights of a model on disk: what save_weights wrote, checkpoints, safetensors files.
 local tm = require "tidemill"
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
-
-local function fails(code, text, x, e)
-  assert.is_nil(x)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local expect = dofile "spec/tools/expect.lua"
+local raises, fails = expect.raises, expect.fails
 
 local function model_of(units, inputs)
   local x = tm.Input { shape = { inputs or 3 } }

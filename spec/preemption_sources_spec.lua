@@ -48,12 +48,7 @@ local function serve()
   }
 end
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local raises = dofile("spec/tools/expect.lua").raises
 
 local me = "/job:chief/task:0: "
 

@@ -9,12 +9,7 @@ local function Sidecar(o)
   return tm.distribute.SidecarEvaluator(o)
 end
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local raises = dofile("spec/tools/expect.lua").raises
 
 local X, Y = tm.tensor { { 1 }, { 2 }, { 3 } }, tm.tensor { { 1 }, { 2 }, { 3 } }
 

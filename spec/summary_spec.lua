@@ -1,40 +1,12 @@
 -- tm.summary: event files as a script writes them.  What is in them is read back here by
 -- framing; `make interop` has TensorBoard read them.
 local tm = require "tidemill"
-local E = dofile "spec/tools/events.lua"
+local events = dofile "spec/tools/events.lua"
 local P = dofile "spec/tools/process.lua"
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.equal(code, e.code, tostring(e))
-  assert.is_truthy(e.message:find(text, 1, true), e.message)
-end
+local raises = dofile("spec/tools/expect.lua").raises
 
-local function slurp(path)
-  local f = assert(io.open(path, "rb"))
-  local s = f:read "*a"
-  f:close()
-  return s
-end
-
-local function le(s, at, n)
-  local x = 0
-  for i = n, 1, -1 do x = x * 256 + s:byte(at + i - 1) end
-  return x
-end
-
---- Whole records of a file, and the bytes behind them.
-local function records(path)
-  local s, at, list = slurp(path), 1, {}
-  while #s - at + 1 >= 16 do
-    local n = le(s, at, 8)
-    if #s - at + 1 < n + 16 then break end
-    list[#list + 1] = s:sub(at + 12, at + 11 + n)
-    at = at + n + 16
-  end
-  return list, #s - at + 1
-end
+local slurp, records = events.slurp, events.records
 
 local function files(dir)
   local list = {}
@@ -134,9 +106,9 @@ describe("tm.summary", function()
     assert.equal(0, traced.trace_count)
     w:graph(dense, tm.zeros { 2, 3 })
     w:close()
-    local list = E.of(dir)
+    local list = events.of(dir)
     assert.equal(3, #list)
-    local nodes = E.nodes(list[1].graph)
+    local nodes = events.nodes(list[1].graph)
     assert.is_table(nodes["arg"])
     local found
     for name, inputs in pairs(nodes) do
@@ -162,7 +134,7 @@ describe("tm.summary", function()
     raises("invalid_argument", '"metrics"', w.hparams_config, w, { metric = {} })
     w:close()
     local tags = {}
-    for i, e in ipairs(E.of(dir)) do tags[i] = e.tag end
+    for i, e in ipairs(events.of(dir)) do tags[i] = e.tag end
     assert.same({ "_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info" }, tags)
   end)
 

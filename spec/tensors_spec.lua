@@ -1,12 +1,7 @@
 local tm = require "tidemill"
 
 --- The error that fn raises, with this code and (part of a) text.
-local function raises(code, text, fn)
-  local ok, e = pcall(fn)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local raises = dofile("spec/tools/expect.lua").raises
 
 local function t23() return tm.tensor { { 1, 2, 3 }, { 4, 5, 6 } } end
 

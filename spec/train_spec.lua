@@ -4,18 +4,8 @@ local close = dofile "spec/close.lua"
 
 local train = tm.train
 
-local function raises(code, text, fn, ...)
-  local ok, e = pcall(fn, ...)
-  assert.is_false(ok)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
-
-local function fails(code, text, x, e)
-  assert.is_nil(x)
-  assert.is_true(tm.is_error(e, code), tostring(e))
-  assert.truthy(tostring(e):find(text, 1, true), tostring(e))
-end
+local expect = dofile "spec/tools/expect.lua"
+local raises, fails = expect.raises, expect.fails
 
 local X = tm.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
 

@@ -60,6 +60,15 @@ tm_status tm_infer_same_dtype(tm_infer *c, int32_t i, int32_t j) {
                  tm_infer_name(c, j, b, sizeof b), tm_dtype_name(c->in[j].dtype));
 }
 
+tm_status tm_infer_same_shape(tm_infer *c, int32_t i, int32_t j) {
+  char ni[40], nj[40], a[128], b[128];
+  if (tm_shape_compatible(&c->in[i].shape, &c->in[j].shape)) return TM_OK;
+  return tm_fail(
+      c->err, TM_EINVAL, "%s of shape %s and %s of shape %s must agree",
+      tm_infer_name(c, i, ni, sizeof ni), tm_shape_text(&c->in[i].shape, a, sizeof a),
+      tm_infer_name(c, j, nj, sizeof nj), tm_shape_text(&c->in[j].shape, b, sizeof b));
+}
+
 tm_status tm_infer_rank(tm_infer *c, int32_t i, int32_t rank) {
   if (c->in[i].shape.rank == rank) return TM_OK;
   char name[40], text[128];

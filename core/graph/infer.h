@@ -46,6 +46,8 @@ const char *tm_infer_name(const tm_infer *c, int32_t i, char *buf, size_t cap);
 TM_CHECKED tm_status tm_infer_want(tm_infer *c, int32_t i, unsigned want);
 /* Inputs i and j have the same dtype, or an error that names cast. */
 TM_CHECKED tm_status tm_infer_same_dtype(tm_infer *c, int32_t i, int32_t j);
+/* Inputs i and j have the same shape, as far as it is known. */
+TM_CHECKED tm_status tm_infer_same_shape(tm_infer *c, int32_t i, int32_t j);
 /* Input i has this rank. */
 TM_CHECKED tm_status tm_infer_rank(tm_infer *c, int32_t i, int32_t rank);
 /* One output more; returns TM_OK for use in a return. */

@@ -55,8 +55,7 @@ static tm_status dropout_grad_infer(tm_infer *c) {
   TM_TRY(tm_infer_want(c, 0, TM_WANT_FLOAT));
   TM_TRY(tm_infer_want(c, 1, TM_WANT_BOOL));
   TM_TRY(dropout_rate(c));
-  if (!tm_shape_compatible(&c->in[0].shape, &c->in[1].shape))
-    return tm_fail(c->err, TM_EINVAL, "dy and mask differ in shape");
+  TM_TRY(tm_infer_same_shape(c, 0, 1));
   return tm_infer_out(c, c->in[0].dtype, &c->in[1].shape);
 }
 

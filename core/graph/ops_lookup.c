@@ -60,10 +60,7 @@ static tm_status table_infer(tm_infer *c) {
   TM_TRY(tm_infer_rank(c, 0, 1));
   if (c->nin > 1) {
     TM_TRY(tm_infer_want(c, 1, TM_WANT_INT));
-    if (!tm_shape_compatible(&c->in[0].shape, &c->in[1].shape))
-      return tm_fail(c->err, TM_EINVAL, "keys of shape %s, values of shape %s",
-                     tm_shape_text(&c->in[0].shape, (char[128]){0}, 128),
-                     tm_shape_text(&c->in[1].shape, (char[128]){0}, 128));
+    TM_TRY(tm_infer_same_shape(c, 0, 1));
   }
   if (n > INT32_MAX) return tm_fail(c->err, TM_EINVAL, "more than 2^31 - 1 keys");
   while (slots < 2 * n) slots *= 2;

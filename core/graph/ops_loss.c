@@ -14,21 +14,12 @@
  * come first.
  */
 
-static tm_status loss_same_shape(tm_infer *c, int32_t i, int32_t j) {
-  char ni[40], nj[40], a[128], b[128];
-  if (tm_shape_compatible(&c->in[i].shape, &c->in[j].shape)) return TM_OK;
-  return tm_fail(
-      c->err, TM_EINVAL, "%s of shape %s and %s of shape %s must agree",
-      tm_infer_name(c, i, ni, sizeof ni), tm_shape_text(&c->in[i].shape, a, sizeof a),
-      tm_infer_name(c, j, nj, sizeof nj), tm_shape_text(&c->in[j].shape, b, sizeof b));
-}
-
 /* --- sigmoid --- */
 
 static tm_status sigmoid_infer(tm_infer *c) {
   TM_TRY(tm_infer_want(c, 1, TM_WANT_FLOAT));
   TM_TRY(tm_infer_same_dtype(c, 0, 1));
-  TM_TRY(loss_same_shape(c, 0, 1));
+  TM_TRY(tm_infer_same_shape(c, 0, 1));
   return tm_infer_out(c, c->in[1].dtype, &c->in[1].shape);
 }
 
@@ -52,8 +43,8 @@ static tm_status sigmoid_grad(tm_gctx *c) {
 
 static tm_status sigmoid_grad_infer(tm_infer *c) {
   TM_TRY(tm_infer_want(c, 2, TM_WANT_FLOAT));
-  TM_TRY(loss_same_shape(c, 0, 2));
-  TM_TRY(loss_same_shape(c, 1, 2));
+  TM_TRY(tm_infer_same_shape(c, 0, 2));
+  TM_TRY(tm_infer_same_shape(c, 1, 2));
   TM_TRY(tm_infer_same_dtype(c, 0, 2));
   TM_TRY(tm_infer_same_dtype(c, 1, 2));
   return tm_infer_out(c, c->in[2].dtype, &c->in[2].shape);
@@ -102,7 +93,7 @@ static tm_status softmax_infer(tm_infer *c) {
   TM_TRY(tm_infer_want(c, 1, TM_WANT_FLOAT));
   TM_TRY(tm_infer_same_dtype(c, 0, 1));
   TM_TRY(softmax_axis(c, 1, 0));
-  TM_TRY(loss_same_shape(c, 0, 1));
+  TM_TRY(tm_infer_same_shape(c, 0, 1));
   tm_shape s = c->in[1].shape;
   s.dim[--s.rank] = 0;
   return tm_infer_out(c, c->in[1].dtype, &s);
@@ -147,7 +138,7 @@ static tm_status softmax_grad_infer(tm_infer *c) {
   TM_TRY(tm_infer_want(c, 2, TM_WANT_FLOAT));
   TM_TRY(tm_infer_same_dtype(c, 0, 2));
   TM_TRY(tm_infer_same_dtype(c, 1, 2));
-  TM_TRY(loss_same_shape(c, 1, 2));
+  TM_TRY(tm_infer_same_shape(c, 1, 2));
   TM_TRY(tm_infer_rank(c, 0, c->in[2].shape.rank - 1));
   tm_shape s = c->in[2].shape;
   s.rank--;
@@ -237,7 +228,7 @@ static tm_status sparse_grad(tm_gctx *c) {
 static tm_status sparse_grad_infer(tm_infer *c) {
   TM_TRY(sparse_check(c, 1, 2));
   TM_TRY(tm_infer_same_dtype(c, 0, 2));
-  TM_TRY(loss_same_shape(c, 0, 1));
+  TM_TRY(tm_infer_same_shape(c, 0, 1));
   return tm_infer_out(c, c->in[2].dtype, &c->in[2].shape);
 }
 

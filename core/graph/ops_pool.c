@@ -71,10 +71,7 @@ static tm_status pool_pick_infer(tm_infer *c) {
   tm_shape s;
   TM_TRY(pool_shape(c, 1, &s));
   TM_TRY(tm_infer_same_dtype(c, 1, 0));
-  if (!tm_shape_compatible(&c->in[0].shape, &c->in[1].shape))
-    return tm_fail(c->err, TM_EINVAL, "v has shape %s, x has shape %s",
-                   tm_shape_text(&c->in[0].shape, (char[128]){0}, 128),
-                   tm_shape_text(&c->in[1].shape, (char[128]){0}, 128));
+  TM_TRY(tm_infer_same_shape(c, 0, 1));
   return tm_infer_out(c, c->in[1].dtype, &s);
 }
 

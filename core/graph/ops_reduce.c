@@ -308,8 +308,7 @@ static tm_status grad_prod_others(tm_gctx *c) {
 static tm_status infer_prod_others_grad(tm_infer *c) {
   TM_TRY(tm_infer_want(c, 0, TM_WANT_FLOAT));
   TM_TRY(tm_infer_same_dtype(c, 1, 0));
-  if (!tm_shape_compatible(&c->in[0].shape, &c->in[1].shape))
-    return tm_fail(c->err, TM_EINVAL, "h and x differ in shape");
+  TM_TRY(tm_infer_same_shape(c, 0, 1));
   return infer_prod_others(c);
 }
 static tm_status kernel_prod_others_grad(tm_kctx *c) {

@@ -23,9 +23,7 @@ static tm_status softmax_infer(tm_infer *c) {
 static tm_status softmax_grad_infer(tm_infer *c) {
   TM_TRY(softmax_infer(c));
   TM_TRY(tm_infer_same_dtype(c, 1, 0));
-  if (!tm_shape_compatible(&c->in[0].shape, &c->in[1].shape))
-    return tm_fail(c->err, TM_EINVAL, "dy and y differ in shape");
-  return TM_OK;
+  return tm_infer_same_shape(c, 0, 1);
 }
 
 /* One number of bytes a tensor that is turned. */

@@ -280,8 +280,7 @@ static tm_status bincount_infer(tm_infer *c) {
   TM_TRY(tm_infer_want(c, 0, TM_WANT_INT));
   if (c->nin > 1) {
     TM_TRY(tm_infer_want(c, 1, TM_WANT_FLOAT));
-    if (!tm_shape_compatible(&c->in[0].shape, &c->in[1].shape))
-      return tm_fail(c->err, TM_EINVAL, "x and weights differ in shape");
+    TM_TRY(tm_infer_same_shape(c, 0, 1));
   }
   if (tm_at_int(c->attrs, 0) < 0 ||
       (tm_at_has(c->attrs, 1) && tm_at_int(c->attrs, 1) < 0))

@@ -6,28 +6,9 @@
 #include "ckpt/base.h"
 #include "ckpt/file.h"
 #include "ckpt/safetensors.h"
-#include "test.h"
+#include "test_folder.h"
 
-static char dir[200];
 enum { ROWS = 50, WIDTH = 3 };
-
-static int make_dir(void **state) {
-  (void)state;
-  test_dir(dir, sizeof dir);
-  return 0;
-}
-
-static int drop_dir(void **state) {
-  (void)state;
-  tm_file_hook(NULL);
-  test_rmdir(dir);
-  return 0;
-}
-
-static char *in_dir(char *out, const char *name) {
-  assert_ok(tm_path_join(out, dir, name, NULL));
-  return out;
-}
 
 static const tm_shape table = {2, {ROWS, WIDTH}};
 

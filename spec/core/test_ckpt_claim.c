@@ -6,26 +6,7 @@
 
 #include "ckpt/claim.h"
 #include "ckpt/file.h"
-#include "test.h"
-
-static char dir[200];
-
-static int make_dir(void **state) {
-  (void)state;
-  test_dir(dir, sizeof dir);
-  return 0;
-}
-
-static int drop_dir(void **state) {
-  (void)state;
-  test_rmdir(dir);
-  return 0;
-}
-
-static char *in_dir(char *out, const char *name) {
-  assert_ok(tm_path_join(out, dir, name, NULL));
-  return out;
-}
+#include "test_folder.h"
 
 static tm_claim *take(const char *path, const char *of, tm_claim_state want) {
   tm_claim *c;

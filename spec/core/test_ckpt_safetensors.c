@@ -2,21 +2,7 @@
 #include "base/bytes.h"
 #include "ckpt/file.h"
 #include "ckpt/safetensors.h"
-#include "test.h"
-
-static char dir[200];
-
-static int make_dir(void **state) {
-  (void)state;
-  test_dir(dir, sizeof dir);
-  return 0;
-}
-
-static int drop_dir(void **state) {
-  (void)state;
-  test_rmdir(dir);
-  return 0;
-}
+#include "test_folder.h"
 
 /* A file with this header and n data bytes 0, 1, 2, ...; its path. */
 static const char *file_of(const char *header, size_t n) {

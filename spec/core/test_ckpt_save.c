@@ -14,27 +14,7 @@
 #include "ckpt/reader.h"
 #include "ckpt/state.h"
 #include "ckpt/writer.h"
-#include "test.h"
-
-static char dir[200];
-
-static int make_dir(void **state) {
-  (void)state;
-  test_dir(dir, sizeof dir);
-  return 0;
-}
-
-static int drop_dir(void **state) {
-  (void)state;
-  tm_file_hook(NULL);
-  test_rmdir(dir);
-  return 0;
-}
-
-static char *in_dir(char *out, const char *name) {
-  assert_ok(tm_path_join(out, dir, name, NULL));
-  return out;
-}
+#include "test_folder.h"
 
 /* Rows first.. of a table (rows, 2) whose element i is i + base. */
 static tm_tensor *rows_of(int64_t first, int64_t n, float base) {

@@ -5,26 +5,7 @@
 #include "ckpt/reader.h"
 #include "ckpt/sealed.h"
 #include "ckpt/single.h"
-#include "test.h"
-
-static char dir[200];
-
-static int make_dir(void **state) {
-  (void)state;
-  test_dir(dir, sizeof dir);
-  return 0;
-}
-
-static int drop_dir(void **state) {
-  (void)state;
-  test_rmdir(dir);
-  return 0;
-}
-
-static char *in_dir(char *out, const char *name) {
-  assert_ok(tm_path_join(out, dir, name, NULL));
-  return out;
-}
+#include "test_folder.h"
 
 /* (n) of float32: from, from + 1, ... */
 static tm_tensor *floats(int64_t n, float from) {

@@ -52,7 +52,7 @@ static const struct bad_case bad[] = {
     BAD3("nn.conv2d_dx", "", F4, F32(4, 1, 2, 2, 4), X4, "dy has shape (1, 2, 2, 4)"),
     BAD3("nn.conv2d_df", "", X4, F32(4, 1, 2, 3, 5), F4, "the output has shape"),
     BAD("nn.max_pool2d_dx", "ksize=2", F32(4, 1, 2, 3, 2), X4, "dy has shape"),
-    BAD("nn.max_pool2d_pick", "ksize=2", F32(4, 1, 2, 3, 2), X4, "v has shape"),
+    BAD("nn.max_pool2d_pick", "ksize=2", F32(4, 1, 2, 3, 2), X4, "v of shape"),
     {"nn.max_pool2d", "ksize=2", 1, {F32(3, 4, 5, 2)}, TM_EINVAL, "x must be (batch"},
     {"nn.avg_pool2d", "ksize=6", 1, {X4}, TM_EINVAL, "window of 6"},
     {"nn.avg_pool2d", "ksize=2;strides=-1", 1, {X4}, TM_EINVAL, "strides is -1"},

@@ -8,27 +8,12 @@
 #include "base/bytes.h"
 #include "base/crc32c.h"
 #include "ckpt/file.h"
-#include "test.h"
+#include "test_folder.h"
 #include "watch/event.h"
 #include "watch/event.pb-c.h"
 #include "watch/gzip.h"
 #include "watch/png.h"
 #include "watch/record.h"
-
-static char dir[200];
-
-static int make_dir(void **state) {
-  (void)state;
-  test_dir(dir, sizeof dir);
-  return 0;
-}
-
-static int drop_dir(void **state) {
-  (void)state;
-  tm_file_hook(NULL);
-  test_rmdir(dir);
-  return 0;
-}
 
 static uint32_t unmask(uint32_t m) {
   uint32_t r = m - 0xa282ead8u;

@@ -1,7 +1,8 @@
 -- Reads event files: what tests look at, in plain Lua.
 local M = {}
 
-local function slurp(path)
+--- The bytes of a file.
+function M.slurp(path)
   local f = assert(io.open(path, "rb"))
   local s = f:read "*a"
   f:close()
@@ -76,19 +77,26 @@ local function value_of(e, s)
   return out
 end
 
---- Values (and graphs, kind "graph") of one file.
-function M.of_file(path, list)
-  local s, at = slurp(path), 1
-  list = list or {}
+--- Whole records of a file, and how many bytes are behind them.
+function M.records(path)
+  local s, at, list = M.slurp(path), 1, {}
   while #s - at + 1 >= 16 do
     local n = le(s, at, 8)
     if #s - at + 1 < n + 16 then break end
-    local record = s:sub(at + 12, at + 11 + n)
+    list[#list + 1] = s:sub(at + 12, at + 11 + n)
+    at = at + n + 16
+  end
+  return list, #s - at + 1
+end
+
+--- Values (and graphs, kind "graph") of one file.
+function M.of_file(path, list)
+  list = list or {}
+  for _, record in ipairs((M.records(path))) do
     local e = { step = M.field(record, 2) or 0 }
     local graph, summary = M.field(record, 4), M.field(record, 5)
     if graph then list[#list + 1] = { kind = "graph", tag = "", graph = graph, step = 0 } end
     for _, f in ipairs(summary and M.fields(summary) or {}) do list[#list + 1] = value_of(e, f[2]) end
-    at = at + n + 16
   end
   return list
 end
