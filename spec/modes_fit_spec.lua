@@ -64,6 +64,23 @@ describe("fit with mode = sync", function()
     assert.equal(EPOCHS * BATCHES, looked)
   end)
 
+  it("draws the same where nobody knows how many batches there are, and with one worker in every mode", function()
+    local function filtered()
+      return examples(4 * BATCHES):filter(function(x) return tm.is_finite(x[1]) end):batch(4)
+    end
+    for mode, workers in pairs { sync = 3, async = 1, ssp = 1 } do
+      local want
+      -- How many functions find no data left depends on who is when told of the end.
+      for _, pause in ipairs { 0, 0.003 } do
+        local callback = pause > 0 and { on_train_batch_end = function() tm.sleep(pause) end } or {}
+        local got = fit(callback, { mode = mode, workers = workers, data = filtered(), layer = L.Dropout(0.5),
+          held = filtered() })
+        want = want or got
+        assert.same(want, got, mode)
+      end
+    end
+  end)
+
   it("ends a round early only where a pass ends: with workers added, and where fit is told to stop", function()
     local _, n = fit({
       on_epoch_end = function(_, epoch)

@@ -145,11 +145,12 @@ static void closure_pack_deals(tm_packer *w, const tm_closure *c) {
 
 void tm_closure_pack(tm_letter *l, const tm_closure *c) {
   tm_packer *w = &l->w;
-  tm_pack_array(w, 9);
+  tm_pack_array(w, 10);
   tm_pack_uint(w, c->id);
   tm_pack_uint(w, c->lowest);
   tm_pack_uint(w, c->round);
   tm_pack_uint(w, c->share);
+  tm_pack_uint(w, c->draw);
   tm_pack_uint(w, c->graph->hash[0]);
   tm_pack_uint(w, c->graph->hash[1]);
   tm_pack_bool(w, c->want);
@@ -184,11 +185,12 @@ static void closure_take_deals(tm_unpacker *r, tm_closure *c) {
 void tm_closure_take(tm_letter_in *in, tm_closure *c, uint64_t hash[2]) {
   tm_unpacker *r = &in->r;
   memset(c, 0, sizeof *c);
-  tm_unpack_array(r, 9, 9);
+  tm_unpack_array(r, 10, 10);
   c->id = tm_unpack_uint(r);
   c->lowest = tm_unpack_uint(r);
   c->round = tm_unpack_uint(r);
   c->share = tm_unpack_uint(r);
+  c->draw = tm_unpack_uint(r);
   hash[0] = tm_unpack_uint(r);
   hash[1] = tm_unpack_uint(r);
   c->want = tm_unpack_bool(r);

@@ -11,7 +11,9 @@
  * calls next k times.  One that comes back unstarted gives them up; but once a worker
  * was lost that may have done what it changes, it keeps them: a ps would pass over an
  * UPDATE of the same closure with others.  What was handed back is dealt again when all
- * else is, because a lower number costs a worker the way from the start.
+ * else is, because a lower number costs a worker the way from the start.  Random
+ * numbers go by the deal: how many closures found no data, which time decides, changes
+ * none.
  *
  * Invariants:
  *   (1) Each element below `next` is done, or held by one closure (coord_item.deal), or
@@ -29,6 +31,7 @@ enum {
 
 struct coord_accounts {
   uint64_t pass;
+  uint64_t draw; /* of the iterator, see accounts_draw */
   int64_t next;
   int64_t end; /* -1: not known (yet) */
   int64_t done;
@@ -53,6 +56,13 @@ tm_status coord_accounts_new(const tm_dataset *ds, coord_accounts **out, tm_err 
   int64_t n = tm_dataset_cardinality(ds);
   a->end = n >= 0 ? n : -1;
   return TM_OK;
+}
+
+void coord_accounts_draw(coord_accounts *a, uint64_t draw) { a->draw = draw; }
+
+/* The number that a closure with this deal draws by.  (Without one they are small.) */
+static uint64_t accounts_draw(const coord_accounts *a, const tm_deal *d) {
+  return tm_mix64(tm_mix64(a->draw) + d->pass + 1) + (uint64_t)d->first;
 }
 
 void coord_accounts_free(coord_accounts *a) {
@@ -193,6 +203,7 @@ void coord_deal_spend(tm_coordinator *c, coord_item *it) {
 tm_status coord_deal_out(tm_coordinator *c, coord_item *it) {
   tm_status s = TM_OK;
   if (!it->deal || it->dealt) return TM_OK;
+  it->draw = 0;
   for (int32_t i = 0; i < it->narg; i++) {
     coord_accounts *a = deal_accounts(c, it, i);
     tm_deal d;
@@ -200,6 +211,7 @@ tm_status coord_deal_out(tm_coordinator *c, coord_item *it) {
     s = accounts_take(a, it->deal[i].count, &d);
     if (s == TM_OK) {
       it->deal[i] = d;
+      if (!it->draw) it->draw = accounts_draw(a, &d);
       continue;
     }
     while (i-- > 0) {

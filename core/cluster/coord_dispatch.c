@@ -172,6 +172,7 @@ static bool coord_hand_out(tm_coordinator *c, coord_worker *w, coord_item *it,
   }
   if (it->trains) coord_rounds_mark(c, it);
   tm_closure cl = {.id = it->id,
+                   .draw = it->draw,
                    .lowest = lowest,
                    .graph = it->graph,
                    .narg = it->narg,

@@ -114,7 +114,7 @@ struct tm_coordinator {
   tm_map *apart; /* number of a closure to a list of those that wait for its result */
   size_t napart;
   tm_remote_hub *hub;
-  uint64_t next_id;
+  uint64_t next_id, draws;  /* draws: closures without a deal, and iterators with one */
   int64_t running, owned;   /* closures that are out; in `own` queues */
   bool failed, lost, quiet; /* quiet: the failure is nobody's error */
   tm_err failure, lost_why;
@@ -219,6 +219,8 @@ void coord_args_cancel(tm_coordinator *c);
 TM_CHECKED tm_status coord_accounts_new(const tm_dataset *ds, coord_accounts **out,
                                         tm_err *err);
 void coord_accounts_free(coord_accounts *a); /* a may be NULL */
+/* What is drawn at its elements depends on this number. */
+void coord_accounts_draw(coord_accounts *a, uint64_t draw);
 /* A new closure: note how many elements of what it takes. */
 TM_CHECKED tm_status coord_deal_ask(tm_coordinator *c, coord_item *it, tm_err *err);
 /* It is handed out: it gets them now, if it has none.  TM_ERANGE: no data are left. */

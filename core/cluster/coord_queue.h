@@ -24,7 +24,7 @@ typedef struct coord_want {
 
 typedef struct coord_item {
   struct coord_item *next;
-  uint64_t id;
+  uint64_t id, draw; /* draw: see tm_closure; of its deal, where it has one */
   tm_graph *graph;
   int32_t narg;
   tm_arg_value *arg;

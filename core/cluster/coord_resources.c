@@ -185,6 +185,7 @@ static tm_status resource_add_iterator(tm_coordinator *c, coord_resource r,
   pthread_mutex_lock(&c->mu);
   r.ds = tm_dataset_ref(r.ds);
   r.seed = tm_mix64(seed + c->made); /* each iterator shuffles in its own way */
+  if (r.accounts) coord_accounts_draw(r.accounts, ++c->draws);
   tm_status s = resource_add(c, &r, err);
   pthread_mutex_unlock(&c->mu);
   return s;

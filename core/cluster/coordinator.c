@@ -203,6 +203,7 @@ static tm_status coord_room(const tm_coordinator *c, int32_t only, tm_err *err) 
 /* A new closure gets its number and goes where it waits. */
 static void coord_enter(tm_coordinator *c, coord_item *it, tm_remote_value **value) {
   it->id = c->next_id++;
+  if (!it->deal) it->draw = ++c->draws;
   tm_remote_value_set_step(it->value, it->id);
   if (it->trains || it->nwant) tm_remote_value_set_rounds(it->value);
   if (value) {

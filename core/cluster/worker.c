@@ -255,7 +255,7 @@ static tm_status worker_fetch(worker *w, worker_run *r, tm_err *err) {
   TM_TRY(tm_locals_check(w->locals, r->c.graph, err));
   TM_TRY(tm_programs_get(w->programs, r->c.graph, &r->slot, err));
   TM_TRY(tm_programs_take_step(w->programs, r->slot, &r->step, err));
-  w->env.closure = r->c.id;
+  w->env.closure = r->c.draw;
   TM_TRY(tm_step_begin(r->step, r->c.arg, r->c.narg, &w->env, err));
   tm_resources_mark(w->resources);
   worker_deal(w, &r->c);

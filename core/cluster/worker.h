@@ -20,6 +20,7 @@
 
 typedef struct tm_closure {
   uint64_t id;     /* number of the closure, from 1 */
+  uint64_t draw;   /* random numbers are drawn by this one, see tm_env */
   uint64_t lowest; /* lowest unfinished one at dispatch */
   tm_graph *graph; /* optimised */
   int32_t narg;

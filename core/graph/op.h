@@ -71,7 +71,7 @@ struct tm_spans;
 /* What a running kernel may need beside its views. */
 typedef struct tm_run_env {
   uint64_t seed;          /* global seed */
-  uint64_t closure;       /* number of the closure, for random ops */
+  uint64_t closure;       /* number of the closure that random ops draw by */
   int64_t worker;         /* index of this worker, -1 on the chief */
   tm_cancel *cancel;      /* may be NULL */
   int threads;            /* a kernel may use so many threads, >= 1 */

@@ -53,7 +53,7 @@ def letter(name, fields):
 
 
 inline = [False, [F32, [4, 2], floats(8)]]
-closure = [1, 1, 1, 1, 5, 6, True, [inline, 7], [1, 1, 0, 3]]
+closure = [1, 1, 1, 1, 1, 5, 6, True, [inline, 7], [1, 1, 0, 3]]
 letter("closure", closure)
 letter("completion", [1, None, 0, 0, 0, 0, [1, 0], [inline]])
 letter("failed", [1, [-3, 0, "no", "", ""], 0, 0, 0, 0, [], []])

@@ -176,14 +176,14 @@ static bool send_graph(tm_channel *ch, const uint8_t *p, size_t n) {
   tm_letter_init(&l);
   f = (tm_frame){.kind = TM_F_CLOSURES, .id = 6};
   tm_pack_array(&l.w, 1);
-  tm_pack_array(&l.w, 6);
-  tm_pack_uint(&l.w, 1);
-  tm_pack_uint(&l.w, 1);
+  tm_pack_array(&l.w, 10);
+  for (int i = 0; i < 5; i++) tm_pack_uint(&l.w, 1);
   tm_pack_uint(&l.w, g->hash[0]);
   tm_pack_uint(&l.w, g->hash[1]);
   tm_pack_bool(&l.w, true);
   tm_pack_array(&l.w, (uint32_t)g->narg);
   for (int32_t i = 0; i < g->narg; i++) tm_pack_uint(&l.w, 1);
+  tm_pack_array(&l.w, 0);
   if (s == TM_OK) s = tm_channel_send(ch, &f, &l.meta, NULL, 0, &err);
   tm_letter_release(&l);
   tm_graph_unref(g);
