@@ -156,7 +156,7 @@ describe("LearningRateScheduler", function()
   end)
 
   it("wants a number of its function", function()
-    fails("invalid_argument", "must give a number for epoch 1, got string", fit, model_of(),
+    fails("invalid_argument", "must give a number for epoch 1, got a string", fit, model_of(),
       { callbacks = { C.LearningRateScheduler(function() return "low" end) } })
   end)
 end)
@@ -206,10 +206,10 @@ describe("CSVLogger", function()
   end)
 
   it("a full disk ends the fit, naming the file", function()
-    fails("unavailable", '"/dev/full" cannot be written: .*No space', fit, model_of(),
+    fails("resource_exhausted", '"/dev/full" cannot be written: .*No space', fit, model_of(),
       { callbacks = { C.CSVLogger "/dev/full" } })
-    fails("unavailable", '"/nowhere/log.csv" cannot be written', fit, model_of(),
-      { callbacks = { C.CSVLogger "/nowhere/log.csv" } })
+    fails("not_found", '"/proc/nowhere/log.csv" cannot be written', fit, model_of(),
+      { callbacks = { C.CSVLogger "/proc/nowhere/log.csv" } })
   end)
 end)
 

@@ -53,6 +53,25 @@ static tm_status kernel_check_numerics(tm_kctx *c) {
 }
 static tm_status grad_check_numerics(tm_gctx *c) { return tm_g_set(c, 0, c->dout[0]); }
 
+/* --- check_ids --- */
+
+static tm_status infer_check_ids(tm_infer *c) {
+  if (c->in[0].dtype != TM_I64)
+    return tm_fail(c->err, TM_EINVAL, "ids are int64, not %s",
+                   tm_dtype_name(c->in[0].dtype));
+  return tm_infer_out(c, TM_I64, &c->in[0].shape);
+}
+static tm_status kernel_check_ids(tm_kctx *c) {
+  const int64_t *id = c->in[0].data;
+  uint64_t count = (uint64_t)tm_at_int(c->attrs, 0);
+  for (int64_t i = 0, n = tm_view_count(&c->in[0]); i < n; i++)
+    if ((uint64_t)id[i] >= count)
+      return tm_fail(c->err, TM_EINVAL, "%s %" PRId64, tm_at_str(c->attrs, 1), id[i]);
+  if (c->out[0].data != c->in[0].data)
+    memcpy(c->out[0].data, c->in[0].data, tm_view_bytes(&c->in[0]));
+  return TM_OK;
+}
+
 /* --- assert_true --- */
 
 static tm_status infer_assert(tm_infer *c) { return tm_infer_want(c, 0, TM_WANT_BOOL); }
@@ -135,6 +154,13 @@ static const tm_op check_ops[] = {
      .infer = infer_check_numerics,
      .kernel = kernel_check_numerics,
      .grad = grad_check_numerics},
+    {.name = "check_ids",
+     .sig = "ids; count:int, message:str",
+     .help = "ids themselves; an error, the message and the id, for one not in 0 .. "
+             "count - 1.",
+     .flags = TM_OP_STATEFUL | TM_OP_HIDDEN,
+     .infer = infer_check_ids,
+     .kernel = kernel_check_ids},
     {.name = "assert_true",
      .sig = "condition; message:str='assertion failed'",
      .help = "An error with the message where the condition is false.",

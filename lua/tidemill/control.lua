@@ -3,6 +3,7 @@
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local trace = require "tidemill.trace"
@@ -23,7 +24,7 @@ end
 
 local function callable(where, what, f)
   if type(f) == "function" or (getmetatable(f) or {}).__call then return end
-  errors.raise("invalid_argument", "%s: %s must be a function, got %s", where, what, type(f))
+  errors.raise("invalid_argument", "%s: %s must be a function, got %s", where, what, kinds.a(f))
 end
 
 --- A branch as a graph: its flat results, the structure that they have, its captures.

@@ -5,6 +5,7 @@
 local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local shape_text = require("tidemill.lib.shapes").text
@@ -60,7 +61,7 @@ function M.is_dataset(x) return getmetatable(x) == Dataset end
 
 local function check(where, x)
   if not M.is_dataset(x) then
-    errors.raise("invalid_argument", "%s: a dataset is wanted, got %s", where, type(x))
+    errors.raise("invalid_argument", "%s: a dataset is wanted, got %s", where, kinds.a(x))
   end
   return x
 end
@@ -221,7 +222,7 @@ end
 --- Trace fn on an element of these types; the graph and the structure of its results.
 local function traced(self, name, fn)
   if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
-    errors.raise("invalid_argument", "%s takes a function of an element, got %s", name, type(fn))
+    errors.raise("invalid_argument", "%s takes a function of an element, got %s", name, kinds.a(fn))
   end
   local types, shape = D.types(self._handle), nil
   local graph = trace.graph(name, function(tr)
@@ -325,7 +326,7 @@ function methods:with_options(opts)
       tostring(o.on_restart))
   end
   if o.deterministic ~= nil and type(o.deterministic) ~= "boolean" then
-    errors.raise("invalid_argument", "with_options: deterministic is true or false, got %s", type(o.deterministic))
+    errors.raise("invalid_argument", "with_options: deterministic is true or false, got %s", kinds.a(o.deterministic))
   end
   local all = {}
   for k, v in pairs(self._options or {}) do all[k] = v end
@@ -392,7 +393,7 @@ function Iterator:state() return D.state(handle_of(self, "state")) end
 --- Raises invalid_argument for the state of another dataset.
 function Iterator:restore(state)
   if type(state) ~= "string" then
-    errors.raise("invalid_argument", "restore takes what it:state() gave, a string, not a %s", type(state))
+    errors.raise("invalid_argument", "restore takes what it:state() gave, a string, not a %s", kinds.of(state))
   end
   D.restore(handle_of(self, "restore"), state)
   return self

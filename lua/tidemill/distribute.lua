@@ -4,6 +4,7 @@ local cluster_spec = require "tidemill.distribute.cluster_spec"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local preemption = require "tidemill.distribute.preemption"
+local kinds = require "tidemill.lib.kinds"
 local trace = require "tidemill.trace"
 local resolvers = require "tidemill.distribute.resolvers"
 local strategies = require "tidemill.distribute.strategy"
@@ -27,7 +28,7 @@ local M = {
 function M.ClusterCoordinator(strategy, opts)
   if not strategies.is(strategy) then
     errors.raise("invalid_argument", "ClusterCoordinator: Only `ParameterServerStrategy` is supported, got %s",
-      type(strategy))
+      kinds.a(strategy))
   end
   return strategy:_get_coordinator(opts)
 end

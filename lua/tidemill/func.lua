@@ -3,6 +3,7 @@
 local core = require "tidemill.core"
 local data = require "tidemill.data"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local trace = require "tidemill.trace"
@@ -307,7 +308,7 @@ end
 --- func(fn, { name, input_signature }): input_signature is a list of { shape, dtype }.
 function M.func(fn, opts)
   local callable = type(fn) == "function" or (type(fn) == "table" and (getmetatable(fn) or {}).__call)
-  if not callable then errors.raise("invalid_argument", "tm.func takes a function, got %s", type(fn)) end
+  if not callable then errors.raise("invalid_argument", "tm.func takes a function, got %s", kinds.a(fn)) end
   local o = options.read("func", opts, { "name", "input_signature" })
   local name = o.name
   if not name and type(fn) == "function" then

@@ -6,6 +6,7 @@
 
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local place = require "tidemill.lib.place"
 local seeds = require "tidemill.lib.seeds"
@@ -40,7 +41,7 @@ end
 --- init(shape, dtype), or as tm.Variable calls it: (shape, dtype, offset, full_shape).
 function Initializer.__call(self, shape, dtype, offset, full_shape)
   if type(shape) ~= "table" then
-    errors.raise("invalid_argument", "%s: the shape must be a list, got %s", self.class_name, type(shape))
+    errors.raise("invalid_argument", "%s: the shape must be a list, got %s", self.class_name, kinds.a(shape))
   end
   dtype = dtype or "float32"
   if offset then return piece(self, shape, dtype, offset, full_shape) end

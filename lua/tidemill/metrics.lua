@@ -16,6 +16,42 @@ for name, c in pairs(M) do
   if name ~= "Metric" and name ~= "MeanOf" then classes[name] = c end
 end
 
+--- What each compares its targets with (lib/fits.lua), and what takes the other kind.
+local targets = {
+  exact = { "R2Score", Accuracy = "SparseCategoricalAccuracy" },
+  each = { "BinaryAccuracy", "MeanSquaredError", "MeanAbsoluteError", "MeanAbsolutePercentageError",
+    "MeanSquaredLogarithmicError", "RootMeanSquaredError", "LogCoshError", "Hinge", "SquaredHinge", "KLDivergence",
+    "Poisson", "BinaryCrossentropy", "LogLoss", "CosineSimilarity" },
+  one_hot = { "AUC", "Precision", "Recall", "F1Score", "FBetaScore",
+    CategoricalAccuracy = "SparseCategoricalAccuracy", CategoricalCrossentropy = "SparseCategoricalCrossentropy",
+    TopKCategoricalAccuracy = "SparseTopKCategoricalAccuracy" },
+  ids = { SparseCategoricalAccuracy = "CategoricalAccuracy", SparseTopKCategoricalAccuracy = "TopKCategoricalAccuracy",
+    SparseCategoricalCrossentropy = "CategoricalCrossentropy" },
+  labels = { "ConfusionMatrix" },
+}
+
+--- Direct calls are checked as those of fit are.
+local function checked(c)
+  local update = c.update_state
+  function c:update_state(y_true, y_pred, weights)
+    if y_true ~= nil and y_pred ~= nil then
+      self:check_shapes(values.tensor(y_true).shape, values.tensor(y_pred).shape)
+    end
+    return update(self, y_true, y_pred, weights)
+  end
+end
+
+for way, list in pairs(targets) do
+  for k, v in pairs(list) do
+    local name = type(k) == "number" and v or k
+    local c = M[name]
+    c._targets, c._other = way, name ~= v and v or nil
+  end
+end
+for _, c in pairs(classes) do
+  if rawget(c, "_targets") then checked(c) end
+end
+
 local aliases = {
   acc = "Accuracy", mse = "MeanSquaredError", rmse = "RootMeanSquaredError", mae = "MeanAbsoluteError",
   mape = "MeanAbsolutePercentageError", msle = "MeanSquaredLogarithmicError", bce = "BinaryCrossentropy",

@@ -13,6 +13,7 @@ local compile = require "tidemill.fit.compile"
 local errors = require "tidemill.errors"
 local logs = require "tidemill.fit.logs"
 local loop = require "tidemill.fit.loop"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local steps = require "tidemill.fit.steps"
 local symbol = require "tidemill.layers.symbol"
@@ -292,7 +293,7 @@ function Sequential:add(layer)
     return
   end
   if not class.is(layer, Layer) then
-    errors.raise("invalid_argument", "Sequential: entry %d is no layer but %s", #stack + 1, type(layer))
+    errors.raise("invalid_argument", "Sequential: entry %d is no layer but %s", #stack + 1, kinds.a(layer))
   end
   stack[#stack + 1] = layer
   if #stack == 1 and not rawget(self, "outputs") and layer.input_shape then

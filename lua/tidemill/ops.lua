@@ -3,6 +3,7 @@
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local variable = require "tidemill.variable"
@@ -105,7 +106,7 @@ both("split", function(x, sizes, axis)
     for i = 1, count do sizes[i] = math.floor(each) end
   end
   if not nest.is_nested(sizes) then
-    errors.raise("invalid_argument", "split takes a count or a list of sizes, got %s", type(sizes))
+    errors.raise("invalid_argument", "split takes a count or a list of sizes, got %s", kinds.a(sizes))
   end
   local parts, first = {}, 1
   for i, n in ipairs(sizes) do
@@ -128,7 +129,7 @@ end)
 --- before; a nil stays nil.
 function M.clip_by_global_norm(list, clip_norm)
   if not nest.is_nested(list) then
-    errors.raise("invalid_argument", "clip_by_global_norm takes a list of tensors, got %s", type(list))
+    errors.raise("invalid_argument", "clip_by_global_norm takes a list of tensors, got %s", kinds.a(list))
   end
   local n, squares = math.max(list.n or 0, #list), {}
   for i = 1, n do

@@ -7,6 +7,7 @@ local errors = require "tidemill.errors"
 local func = require "tidemill.func"
 local graphdef = require "tidemill.lib.graphdef"
 local hparams = require "tidemill.lib.hparams"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 
@@ -30,7 +31,7 @@ local function handle(self, name, tag)
     errors.raise("failed_precondition", "%s: the writer of \"%s\" is closed; make another by create_file_writer",
       name, self.directory)
   end
-  if type(tag) ~= "string" then bad("%s: a tag is a string, got %s", name, type(tag)) end
+  if type(tag) ~= "string" then bad("%s: a tag is a string, got %s", name, kinds.a(tag)) end
   if core.tracing() then
     errors.raise("failed_precondition", "%s \"%s\" in a traced function, which Lua runs once for all steps; return the "
       .. "value and log it outside", name, tag)
@@ -46,7 +47,7 @@ local function number(name, tag, what, x)
     x = held:item()
     return type(x) == "boolean" and (x and 1 or 0) or x
   end
-  return bad("%s \"%s\": %s must be a number, got %s", name, tag, what, held and core.typekey(held) or type(x))
+  return bad("%s \"%s\": %s must be a number, got %s", name, tag, what, held and core.typekey(held) or kinds.a(x))
 end
 
 local function step_of(name, tag, step)
@@ -99,7 +100,7 @@ end
 local function drawn(what, ...)
   if func.is(what) then return what, { n = select("#", ...), ... } end
   if type(what) ~= "table" or not class.is(what, Layer) then
-    bad("graph: it takes a tm.func, a model or a layer, got %s", type(what))
+    bad("graph: it takes a tm.func, a model or a layer, got %s", kinds.a(what))
   end
   local args = { n = select("#", ...), ... }
   if args.n == 0 then
@@ -169,11 +170,11 @@ end
 ---@param given? { flush_millis: number, filename_suffix: string }
 ---@return tm.summary.Writer
 function M.create_file_writer(directory, given)
-  if type(directory) ~= "string" then bad("create_file_writer takes a directory, got %s", type(directory)) end
+  if type(directory) ~= "string" then bad("create_file_writer takes a directory, got %s", kinds.a(directory)) end
   local o = options.read("create_file_writer", given, { flush_millis = FLUSH_MS, filename_suffix = "" })
   options.number("create_file_writer", "flush_millis", o.flush_millis, 0, 1e9)
   if type(o.filename_suffix) ~= "string" then
-    bad("create_file_writer: filename_suffix must be a string, got %s", type(o.filename_suffix))
+    bad("create_file_writer: filename_suffix must be a string, got %s", kinds.a(o.filename_suffix))
   end
   local h = core.event_writer(directory, o.filename_suffix, o.flush_millis)
   return setmetatable({ _handle = h, directory = directory, path = h:path() }, Writer)

@@ -3,6 +3,7 @@
 local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local trace = require "tidemill.trace"
@@ -37,7 +38,7 @@ end
 local function source_of(x, i)
   if variable.is(x) then return x._uid end
   if core.is_tensor(x) then return x end
-  return errors.raise("invalid_argument", "gradient: source %d is no tensor and no variable but a %s", i, type(x))
+  return errors.raise("invalid_argument", "gradient: source %d is no tensor and no variable but a %s", i, kinds.of(x))
 end
 
 --- The part of a variable's gradient that is of one shard.
@@ -113,7 +114,7 @@ colon.check(Tape, Tape)
 --- fn(...) and its gradients by variables: value, gradients.
 function M.value_and_grad(fn, variables, ...)
   if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
-    errors.raise("invalid_argument", "value_and_grad takes a function, got %s", type(fn))
+    errors.raise("invalid_argument", "value_and_grad takes a function, got %s", kinds.a(fn))
   end
   return trace.guard(function(...)
     local tape = M.GradientTape()

@@ -1,5 +1,6 @@
 --- tm.train: checkpoints.
 
+local kinds = require "tidemill.lib.kinds"
 local checkpoint = require "tidemill.train.checkpoint"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
@@ -103,7 +104,7 @@ end
 --- One tensor of a checkpoint; nil and why not.
 function M.load_variable(path, name)
   if type(name) ~= "string" then
-    errors.raise("invalid_argument", "load_variable takes a name as list_variables gives it, got %s", type(name))
+    errors.raise("invalid_argument", "load_variable takes a name as list_variables gives it, got %s", kinds.a(name))
   end
   local reader, err = open("load_variable", path)
   if not reader then return nil, err end

@@ -5,6 +5,7 @@
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local scope = require "tidemill.scope"
 local shape_text = require("tidemill.lib.shapes").text
@@ -262,10 +263,10 @@ local known = { "name", "trainable", "dtype", "shape", "colocate_with", "partiti
 
 local function check_options(o)
   if o.name ~= nil and type(o.name) ~= "string" then
-    errors.raise("invalid_argument", "tm.Variable: name is a string, got %s", type(o.name))
+    errors.raise("invalid_argument", "tm.Variable: name is a string, got %s", kinds.a(o.name))
   end
   if o.shape ~= nil and type(o.shape) ~= "table" then
-    errors.raise("invalid_argument", "tm.Variable: shape is a list of sizes, got %s", type(o.shape))
+    errors.raise("invalid_argument", "tm.Variable: shape is a list of sizes, got %s", kinds.a(o.shape))
   end
 end
 

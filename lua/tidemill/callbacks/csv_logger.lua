@@ -11,6 +11,7 @@ local Callback = require "tidemill.callbacks.callback"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
+local values = require "tidemill.lib.values"
 
 ---@class tm.callbacks.CSVLogger : tm.callbacks.Callback
 local CSVLogger = Callback:extend("CSVLogger")
@@ -28,13 +29,24 @@ function CSVLogger:init(filename, given)
   self.separator, self.append = o.separator, options.flag(NAME, "append", o.append)
 end
 
-local function fail(self, what, why)
-  errors.raise("unavailable", '%s: "%s" %s: %s', NAME, self.filename, what, tostring(why))
+--- As the system says it (errno).
+local codes = { [1] = "permission_denied", [2] = "not_found", [13] = "permission_denied", [20] = "invalid_argument",
+  [21] = "invalid_argument", [28] = "resource_exhausted", [30] = "permission_denied" }
+
+local function must(self, what, ok, why, errno)
+  if ok then return ok end
+  return errors.raise(codes[errno] or "unavailable", '%s: "%s" %s: %s', NAME, self.filename, what, tostring(why))
 end
 
-local function must(self, what, ok, why)
-  if not ok then fail(self, what, why) end
-  return ok
+--- Its directory is made, as that of a checkpoint is.
+local function make_directory(self)
+  local dir = self.filename:match "^(.*)/[^/]*$"
+  if not dir or dir == "" then return end
+  local ok, e = pcall(core.make_dir, dir)
+  if not ok then
+    if errors.is_error(e) then e.message = ('%s: "%s" cannot be written: %s'):format(NAME, self.filename, e.message) end
+    error(e, 0)
+  end
 end
 
 -- --- lines ---
@@ -54,10 +66,17 @@ local function number_text(x)
   end
 end
 
+--- A list of numbers is one cell, as Keras writes it: "[0.5, 0.25]".
 local function text_of(x)
   if type(x) == "number" then return number_text(x) end
-  return tostring(x)
+  if not values.is_tensor(x) or x.rank ~= 1 then return tostring(x) end
+  local cells = {}
+  for i, v in ipairs(x:totable()) do cells[i] = text_of(v) end
+  return "[" .. table.concat(cells, ", ") .. "]"
 end
+
+--- Has it a place in a line?  Confusion matrices have none.
+local function is_cell(x) return not (type(x) == "table" or values.is_tensor(x) and x.rank > 1) end
 
 local function line(self, cells)
   for i, x in ipairs(cells) do cells[i] = quoted(self, x) end
@@ -113,18 +132,19 @@ end
 local function rewrite(self, text)
   local temporary = self.filename .. ".tmp"
   local f = must(self, "cannot be written", io.open(temporary, "wb"))
-  local ok, why = f:write(text)
-  if ok then ok, why = f:flush() end
+  local ok, why, errno = f:write(text)
+  if ok then ok, why, errno = f:flush() end
   f:close()
-  if ok then ok, why = os.rename(temporary, self.filename) end
+  if ok then ok, why, errno = os.rename(temporary, self.filename) end
   if not ok then os.remove(temporary) end
-  must(self, "cannot be written", ok, why)
+  must(self, "cannot be written", ok, why, errno)
 end
 
 --- Wrong names are told before the first epoch, without touching what is there.
 function CSVLogger:on_train_begin()
   self:_release()
   self.keys, self._kept = nil, nil
+  make_directory(self)
   must(self, "cannot be written", io.open(self.filename, "ab")):close()
 end
 
@@ -148,8 +168,8 @@ end
 
 local function names_of(logs)
   local keys, validated = {}, false
-  for name in pairs(logs) do
-    keys[#keys + 1] = name
+  for name, x in pairs(logs) do
+    if is_cell(x) then keys[#keys + 1] = name end
     validated = validated or name:sub(1, 4) == "val_"
   end
   table.sort(keys)
@@ -176,7 +196,8 @@ function CSVLogger:on_epoch_end(epoch, logs)
   end
   local cells = { number_text(epoch) }
   for i, name in ipairs(self.keys) do
-    cells[i + 1] = logs[name] == nil and "NA" or text_of(logs[name])
+    local x = logs[name]
+    cells[i + 1] = (x == nil or not is_cell(x)) and "NA" or text_of(x)
   end
   write(self, text .. line(self, cells))
 end

@@ -5,6 +5,7 @@
 local Callback = require "tidemill.callbacks.callback"
 local errors = require "tidemill.errors"
 local monitor = require "tidemill.callbacks.monitor"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local rate = require "tidemill.callbacks.rate"
 local values = require "tidemill.lib.values"
@@ -31,7 +32,7 @@ function Scheduler:on_epoch_begin(epoch)
   if values.is_tensor(new) then new = new:item() end
   if type(new) ~= "number" then
     errors.raise("invalid_argument", "%s: the schedule must give a number for epoch %d, got %s", NAME, epoch,
-      type(new))
+      kinds.a(new))
   end
   rate.write(self, new)
   if self.verbose ~= 0 then

@@ -16,6 +16,7 @@ local Callback = require "tidemill.callbacks.callback"
 local class = require "tidemill.lib.class"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 
@@ -55,7 +56,7 @@ end
 local function check(cb, where)
   if type(cb) ~= "table" then
     errors.raise("invalid_argument", "callbacks: %s is no callback but %s; a table with methods such as on_epoch_end "
-      .. "is one", where, type(cb))
+      .. "is one", where, kinds.a(cb))
   end
   class.refuse("callbacks: " .. where, cb)
   for _, name in ipairs(methods) do

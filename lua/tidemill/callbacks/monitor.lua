@@ -3,6 +3,7 @@
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local values = require "tidemill.lib.values"
 
@@ -24,7 +25,7 @@ end
 function M.direction(where, name, mode)
   if type(name) ~= "string" then
     errors.raise("invalid_argument", '%s: monitor is the name of a loss or metric, as "val_loss", got %s', where,
-      type(name))
+      kinds.a(name))
   end
   if not modes[mode] then options.unknown(where, "mode", mode, { "auto", "max", "min" }) end
   if mode ~= "auto" then return mode end
@@ -57,7 +58,7 @@ function M.value(cb, logs)
   if values.is_tensor(x) and x.rank == 0 then x = x:item() end
   if x ~= nil and type(x) ~= "number" then
     errors.raise("invalid_argument", '%s: "%s" is to be monitored, which takes a number; it is a %s', cb.class_name,
-      cb.monitor, type(x))
+      cb.monitor, kinds.of(x))
   end
   return x
 end

@@ -10,9 +10,12 @@ local errors = require "tidemill.errors"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local progress = require "tidemill.fit.progress"
+local values = require "tidemill.lib.values"
 
 ---@class tm.callbacks.ProgbarLogger : tm.callbacks.Callback
 local Progbar = Callback:extend("ProgbarLogger")
+
+local MOST = 8 -- numbers of a list in a line
 
 local function to_stdout(s)
   io.stdout:write(s)
@@ -49,12 +52,18 @@ end
 
 -- --- names in order ---
 
+--- A line has room for numbers and short lists of them, not for a confusion matrix.
+local function is_shown(x)
+  if not values.is_tensor(x) then return x ~= nil and type(x) ~= "table" end
+  return x.rank == 0 or (x.rank == 1 and x:size() <= MOST)
+end
+
 --- { name, value } of logs: the metrics of the model in their order, the rest by name, each
 --- of validation behind those of training.
 local function listed(self, logs)
   local list, taken = {}, {}
   local function add(name)
-    if logs[name] ~= nil and not taken[name] then
+    if is_shown(logs[name]) and not taken[name] then
       taken[name] = true
       list[#list + 1] = { name, logs[name] }
     end

@@ -3,6 +3,7 @@
 --- for jobs with gaps.  Task indices count from 0, as in "/job:ps/task:0".
 
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 
 local ClusterSpec = {}
 ClusterSpec.__index = ClusterSpec
@@ -12,7 +13,7 @@ local function bad(fmt, ...) errors.raise("invalid_argument", "ClusterSpec: " ..
 
 local function tasks_of(job, value)
   if type(value) ~= "table" then
-    bad("job '%s' must be a list of addresses, got %s", job, type(value))
+    bad("job '%s' must be a list of addresses, got %s", job, kinds.a(value))
   end
   local tasks, list = {}, value[0] == nil
   for k, address in pairs(value) do
@@ -31,7 +32,7 @@ end
 --- Make a spec of `{ worker = {...}, ps = {...} }`, or of another spec.
 local function new(jobs)
   if getmetatable(jobs) == ClusterSpec then jobs = jobs:as_dict() end
-  if type(jobs) ~= "table" then bad("expected a table of jobs, got %s", type(jobs)) end
+  if type(jobs) ~= "table" then bad("expected a table of jobs, got %s", kinds.a(jobs)) end
   local self = { _jobs = {} }
   for job, value in pairs(jobs) do
     if type(job) ~= "string" then bad("job names are strings, got %s", tostring(job)) end

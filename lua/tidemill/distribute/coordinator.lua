@@ -5,6 +5,7 @@ local core = require "tidemill.core"
 local dealt = require "tidemill.distribute.dealt"
 local errors = require "tidemill.errors"
 local func = require "tidemill.func"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local per_worker = require "tidemill.distribute.per_worker"
@@ -86,7 +87,7 @@ function Coordinator.__newindex(self, key, value)
   if key ~= "checkpoint_manager" then return rawset(self, key, value) end
   if value ~= nil and (type(value) ~= "table" or not tm.train.is_manager(value)) then
     errors.raise("invalid_argument", "coordinator.checkpoint_manager is a tm.train.CheckpointManager, got %s",
-      type(value))
+      kinds.a(value))
   end
   if value then
     value:_count_by(function()
@@ -118,7 +119,7 @@ end
 local function as_function(self, fn)
   if tm.is_function(fn) then return fn end
   if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
-    errors.raise("invalid_argument", "schedule takes a function, got %s", type(fn))
+    errors.raise("invalid_argument", "schedule takes a function, got %s", kinds.a(fn))
   end
   local f = self._functions[fn]
   if not f then
@@ -184,7 +185,7 @@ local function schedule(self, fn, args, only)
   end
   if args ~= nil and (type(args) ~= "table" or getmetatable(args) ~= nil) then
     errors.raise("invalid_argument", "schedule takes the arguments as a list: schedule(fn, { a, b }), got %s",
-      type(args))
+      kinds.a(args))
   end
   args = args or {}
   local n, after = args.n or #args, nil
@@ -291,7 +292,7 @@ function Coordinator:add_worker(address)
   local handle, strategy = self:_open(), self.strategy
   if type(address) ~= "string" or address:find "%c" then
     errors.raise("invalid_argument", 'add_worker takes an address like "host:port", got %s',
-      type(address) == "string" and ("%q"):format(address) or type(address))
+      type(address) == "string" and ("%q"):format(address) or kinds.a(address))
   end
   local place, task = handle:add_worker(address)
   strategy._worker_tasks[place + 1] = task
@@ -332,7 +333,7 @@ end
 --- then are lost, on which ps.
 function Coordinator:on_restore(fn)
   if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
-    errors.raise("invalid_argument", "on_restore takes a function, got %s", type(fn))
+    errors.raise("invalid_argument", "on_restore takes a function, got %s", kinds.a(fn))
   end
   restoring.listen(self.strategy, fn)
 end

@@ -14,6 +14,7 @@
 local core = require "tidemill.core"
 local dealt = require "tidemill.distribute.dealt"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local scopes = require "tidemill.scope"
@@ -122,7 +123,7 @@ function M.dataset(coordinator, source, is_dealt)
   if type(source) == "function" then ds = tm.data.describe(source) end
   if not tm.data.is_dataset(ds) then
     errors.raise("invalid_argument", "create_per_worker_dataset takes a dataset or a function that returns "
-      .. "one, got %s", type(ds))
+      .. "one, got %s", kinds.a(ds))
   end
   return setmetatable({ _coordinator = coordinator, _dataset = ds, _dealt = is_dealt, element_spec = ds.element_spec },
     PerWorkerDataset)
@@ -226,7 +227,7 @@ local function leaf(coordinator, x, path)
       path)
   end
   if type(x) == "function" or type(x) == "thread" then
-    errors.raise("invalid_argument", "result%s of the resource function is a %s", path, type(x))
+    errors.raise("invalid_argument", "result%s of the resource function is a %s", path, kinds.of(x))
   end
   return x
 end
@@ -241,7 +242,7 @@ end
 --- What fn makes, on each worker.  A failure is told to whom uses it.
 function M.resource(coordinator, fn)
   if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
-    errors.raise("invalid_argument", "create_per_worker_resource takes a function, got %s", type(fn))
+    errors.raise("invalid_argument", "create_per_worker_resource takes a function, got %s", kinds.a(fn))
   end
   if core.tracing() then
     errors.raise("failed_precondition", "create_per_worker_resource is called outside of traced functions")

@@ -17,6 +17,7 @@
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local tm = require "tidemill.lib.lazy"
 local wait = require "tidemill.distribute.wait"
@@ -45,26 +46,26 @@ local function bad(fmt, ...) errors.raise("invalid_argument", "PreemptionWatcher
 
 local function read_text(name, x)
   if x ~= nil and (type(x) ~= "string" or x:find "%c") then
-    bad("%s is a text of one line, got %s", name, type(x) == "string" and ("%q"):format(x) or type(x))
+    bad("%s is a text of one line, got %s", name, type(x) == "string" and ("%q"):format(x) or kinds.a(x))
   end
 end
 
 local function read_url(url, to)
   if type(url) == "string" then url = { url = url } end
-  if type(url) ~= "table" then bad("url is an address, or { url = ..., headers, timeout }, got %s", type(url)) end
+  if type(url) ~= "table" then bad("url is an address, or { url = ..., headers, timeout }, got %s", kinds.a(url)) end
   local o = options.read("PreemptionWatcher url", url, { "url", "headers", "resource", timeout = 5 })
   if type(o.url) ~= "string" then bad("url = { url = ... }: the address is missing") end
   to.url, to.resource, to.timeout, to.headers = o.url, o.resource, o.timeout, {}
   options.number("PreemptionWatcher", "timeout", o.timeout, 0)
   read_text("url.resource", o.resource)
   if o.headers ~= nil and type(o.headers) ~= "table" then
-    bad('url.headers is a table: { ["Metadata-Flavor"] = "Google" }, got %s', type(o.headers))
+    bad('url.headers is a table: { ["Metadata-Flavor"] = "Google" }, got %s', kinds.a(o.headers))
   end
   for name, value in pairs(o.headers or {}) do
     if type(value) == "number" then value = tostring(value) end
     if type(value) ~= "string" or value:find("\0", 1, true) then
       bad("url.headers[%s] is a text of one line, got %s", type(name) == "string" and ("%q"):format(name)
-        or tostring(name), type(value) == "string" and ("%q"):format(value) or type(value))
+        or tostring(name), type(value) == "string" and ("%q"):format(value) or kinds.a(value))
     end
     to.headers[#to.headers + 1] = type(name) == "string" and ("%s: %s"):format(name, value) or value
   end
@@ -88,7 +89,7 @@ local function read_sources(sources, to)
   end
   local s = options.read("PreemptionWatcher sources", sources, known)
   if s.signals ~= nil and type(s.signals) ~= "table" then
-    bad('signals is a list of names: { "SIGTERM" }, got %s', type(s.signals))
+    bad('signals is a list of names: { "SIGTERM" }, got %s', kinds.a(s.signals))
   end
   if s.file ~= nil then options.path("PreemptionWatcher: file", "a path", s.file) end
   if s.slurm ~= nil then options.flag("PreemptionWatcher", "slurm", s.slurm) end
@@ -211,7 +212,7 @@ end
 --- Have fn(text, task) called for each message, on the script's thread: at the next wait,
 --- step of fit or call of a coordinator.  It may save and os.exit.
 function methods:on_message(fn)
-  if type(fn) ~= "function" then bad("on_message takes a function, got %s", type(fn)) end
+  if type(fn) ~= "function" then bad("on_message takes a function, got %s", kinds.a(fn)) end
   if not self._handle then errors.raise("failed_precondition", "this PreemptionWatcher is closed") end
   update(self)
   self._fns[#self._fns + 1] = fn
@@ -326,7 +327,7 @@ function M.check_checkpoint(target)
   if target == true or (type(target) == "string" and target ~= "") then return end
   if type(target) == "table" and tm.train.is_manager(target) then return end
   errors.raise("invalid_argument", "ParameterServerStrategy: preemption_checkpoint is a CheckpointManager, the prefix "
-    .. "of a path, or true (coordinator.checkpoint_manager), got %s", type(target))
+    .. "of a path, or true (coordinator.checkpoint_manager), got %s", kinds.a(target))
 end
 
 -- --- servers in this process ---

@@ -6,6 +6,7 @@
 local cluster_spec = require "tidemill.distribute.cluster_spec"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 
 local M = {}
@@ -45,7 +46,7 @@ function M.SimpleClusterResolver(spec, opts)
   opts = options.read("SimpleClusterResolver", opts,
     { "task_type", "task_id", "rpc_layer", master = "", environment = "" })
   if not cluster_spec.is(spec) then
-    bad("SimpleClusterResolver: the first argument must be a ClusterSpec, got %s", type(spec))
+    bad("SimpleClusterResolver: the first argument must be a ClusterSpec, got %s", kinds.a(spec))
   end
   if type(opts.master) ~= "string" then bad("SimpleClusterResolver: master must be a string") end
   return setmetatable({

@@ -15,6 +15,7 @@
 ---       one taken; all other errors end start().
 ---   (2) An evaluator whose claim was taken over writes nothing down.
 
+local kinds = require "tidemill.lib.kinds"
 local checkpoint = require "tidemill.train.checkpoint"
 local claims = require "tidemill.distribute.claims"
 local core = require "tidemill.core"
@@ -63,7 +64,7 @@ local function check(o)
   options.number(NAME, "claim_timeout", o.claim_timeout, 0.001)
   if o.log_dir ~= nil then options.path(NAME, "a directory as log_dir", o.log_dir) end
   if o.shared ~= nil and type(o.shared) ~= "boolean" and type(o.shared) ~= "string" then
-    bad("shared is true, false or the name of a group of evaluators, got %s", type(o.shared))
+    bad("shared is true, false or the name of a group of evaluators, got %s", kinds.a(o.shared))
   end
 end
 

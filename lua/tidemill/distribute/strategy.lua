@@ -4,6 +4,7 @@ local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local coordinators = require "tidemill.distribute.coordinator"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local per_worker = require "tidemill.distribute.per_worker"
@@ -48,7 +49,7 @@ end
 
 local function check_cluster(resolver)
   if type(resolver) ~= "table" or type(resolver.cluster_spec) ~= "function" then
-    bad("the first argument must be a cluster resolver, got %s", type(resolver))
+    bad("the first argument must be a cluster resolver, got %s", kinds.a(resolver))
   end
   if resolver.task_type == "evaluator" then
     errors.raise("failed_precondition", "ParameterServerStrategy: this process is an evaluator, which has no part in "
@@ -158,7 +159,7 @@ local function new(resolver, opts)
   end
   local p = o.variable_partitioner
   if p ~= nil and type(p) ~= "function" and not (getmetatable(p) or {}).__call then
-    bad("variable_partitioner must be a partitioner or a function, got %s", type(p))
+    bad("variable_partitioner must be a partitioner or a function, got %s", kinds.a(p))
   end
   local spec = check_cluster(resolver)
   check_replicas(o.replicas, spec, resolver)
@@ -278,7 +279,7 @@ end
 function Strategy:colocate_with(v, fn, ...)
   local home = type(v) == "table" and v.shards and v.shards[1]
   if not home or home.ps < 0 then
-    bad("colocate_with takes a variable that lives on a ps, got %s", home and "one of the chief alone" or type(v))
+    bad("colocate_with takes a variable that lives on a ps, got %s", home and "one of the chief alone" or kinds.a(v))
   end
   local before = self._colocate
   self._colocate = v

@@ -5,6 +5,7 @@
 --- batch.
 
 local errors = require "tidemill.errors"
+local fits = require "tidemill.lib.fits"
 local nest = require "tidemill.lib.nest"
 local outputs = require "tidemill.fit.outputs"
 local shapes = require "tidemill.lib.shapes"
@@ -48,53 +49,42 @@ local function follow(mean, loss, batch)
   mean.count:assign_add(batch)
 end
 
-local function is_one(n) return n == 1 or n == -1 end
-
---- Do targets and predictions have an axis for an axis?  A last one of size one may be
---- missing.
-local function ranks_fit(t, p, sparse)
-  local more = #p - #t
-  if sparse then return more == 1 or (more == 0 and #t > 0 and is_one(t[#t])) end
-  if more == 1 then return is_one(p[#p]) end
-  if more == -1 then return is_one(t[#t]) end
-  return more == 0
-end
-
-local function sizes_fit(t, p, exact)
-  for i = 1, math.min(#t, #p) do
-    local free = t[i] == -1 or p[i] == -1 or (not exact and (t[i] == 1 or p[i] == 1))
-    if not free and t[i] ~= p[i] then return false end
-  end
-  return true
-end
+local loss_ways = { SparseCategoricalCrossentropy = "ids", CategoricalCrossentropy = "one_hot" }
+local other_losses = {
+  SparseCategoricalCrossentropy = "categorical_crossentropy",
+  CategoricalCrossentropy = "sparse_categorical_crossentropy",
+}
 
 --- Raise where a loss of ours would compare what does not belong together; those of users
 --- know themselves.
 local function check_shapes(e, y_true, y_pred)
   local kind = e.loss.class_name
-  if getmetatable(e.loss) ~= tm.losses[kind] then return end
-  local t, p, sparse = y_true.shape, y_pred.shape, kind == "SparseCategoricalCrossentropy"
-  local exact = kind == "CategoricalCrossentropy"
-  if ranks_fit(t, p, sparse) and (sparse or sizes_fit(t, p, exact)) then return end
-  errors.raise("invalid_argument", 'the targets y of the output "%s" have the shape %s, its predictions %s: %s%s',
-    e.name, shapes.text(t), shapes.text(p), e.loss.name,
-    sparse and " takes one class id an example (one-hot targets: categorical_crossentropy)"
-    or exact and " takes a number for each class (class ids: sparse_categorical_crossentropy)"
-    or " takes a target for each prediction")
+  if getmetatable(e.loss) ~= rawget(tm.losses, kind) then return end
+  fits.check(e.name, e.loss.name, loss_ways[kind] or "each", y_true.shape, y_pred.shape, other_losses[kind])
 end
 
 local function type_text(x) return ("%s %s"):format(x.dtype, shapes.text(x.shape)) end
 
---- What a loss of the user's or ours says about shapes, with the output's name.
+--- fn(...); what it says about shapes gets the name of the loss or metric, and of the
+--- output.
+local function telling(what, name, e, y_true, y_pred, fn, ...)
+  local ok, x = pcall(fn, ...)
+  if ok then return x end
+  if errors.is_error(x) then
+    x.message = ('%s %s of the output "%s" (y_true %s, y_pred %s): %s'):format(what, name, e.name,
+      type_text(y_true), type_text(y_pred), x.message)
+  end
+  error(x, 0)
+end
+
 local function loss_of(e, y_true, y_pred, weights)
   check_shapes(e, y_true, y_pred)
-  local ok, loss = pcall(e.loss, y_true, y_pred, weights)
-  if ok then return loss end
-  if errors.is_error(loss) then
-    loss.message = ('loss %s of the output "%s" (y_true %s, y_pred %s): %s'):format(e.loss.name, e.name,
-      type_text(y_true), type_text(y_pred), loss.message)
-  end
-  error(loss, 0)
+  return telling("loss", e.loss.name, e, y_true, y_pred, e.loss, y_true, y_pred, weights)
+end
+
+local function update(m, e, y_true, y_pred, weights)
+  m:check_shapes(y_true.shape, y_pred.shape, e.name)
+  telling("metric", m.name, e, y_true, y_pred, m.update_state, m, y_true, y_pred, weights)
 end
 
 local function penalty(model)
@@ -108,6 +98,7 @@ end
 function M.loss(self, y, y_pred, weights)
   local t, p, w = by_output(self, y, y_pred, weights)
   local total, batch
+  self.without_targets = {}
   for i, e in ipairs(self.entries) do
     if e.loss and t[i] ~= nil then
       local loss = loss_of(e, t[i], p[i], w[i])
@@ -115,6 +106,8 @@ function M.loss(self, y, y_pred, weights)
       if e.mean then trace.named("metrics", follow, e.mean, loss, batch) end
       if e.factor then loss = loss * e.factor end
       total = total and total + loss or loss
+    elseif e.loss then
+      table.insert(self.without_targets, e.name)
     end
   end
   local extra = penalty(self.model)
@@ -127,8 +120,8 @@ local function update_metrics(self, y, y_pred, weights)
   local t, p, w = by_output(self, y, y_pred, weights)
   for i, e in ipairs(self.entries) do
     if t[i] ~= nil then
-      for _, m in ipairs(e.metrics) do m:update_state(t[i], p[i]) end
-      for _, m in ipairs(e.weighted) do m:update_state(t[i], p[i], w[i]) end
+      for _, m in ipairs(e.metrics) do update(m, e, t[i], p[i]) end
+      for _, m in ipairs(e.weighted) do update(m, e, t[i], p[i], w[i]) end
     end
   end
 end

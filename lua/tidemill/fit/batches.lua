@@ -4,7 +4,6 @@ local compile = require "tidemill.fit.compile"
 local errors = require "tidemill.errors"
 local inputs = require "tidemill.fit.inputs"
 local logs = require "tidemill.fit.logs"
-local options = require "tidemill.lib.options"
 local steps = require "tidemill.fit.steps"
 
 local M = {}
@@ -23,16 +22,18 @@ end
 --- reset_metrics is false.
 function M.run(model, kind, x, y, given)
   local where = kind .. "_on_batch"
-  local o = options.read(where, given, { "sample_weight", "class_weight", reset_metrics = true })
+  local o = inputs.options(where, given, { "sample_weight", "class_weight", reset_metrics = true })
   compile.need(model, where)
   if x == nil then errors.raise("invalid_argument", "%s: the data are missing: %s(x, y, { ... })", where, where) end
   local s = steps.of(model, kind)
+  inputs.check_batch(where, x)
   if o.reset_metrics then logs.reset(model) end
   return s:read(run(s, inputs.batch(model, where, x, y, o)))
 end
 
 --- The outputs for one batch.
 function M.predict(model, x)
+  inputs.check_batch("predict_on_batch", x)
   return run(steps.of(model, "predict"), inputs.batch(model, "predict_on_batch", x, nil, {}))
 end
 

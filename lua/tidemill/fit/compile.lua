@@ -12,6 +12,7 @@
 local adopt = require "tidemill.fit.adopt"
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local outputs = require "tidemill.fit.outputs"
@@ -102,7 +103,7 @@ local function optimizer_of(x)
   class.refuse("compile: optimizer", x)
   x = tm.optimizers.get(x)
   if not class.is(x, tm.optimizers.Optimizer) then
-    errors.raise("invalid_argument", 'compile: optimizer is a name as "adam" or an optimizer, got %s', type(x))
+    errors.raise("invalid_argument", 'compile: optimizer is a name as "adam" or an optimizer, got %s', kinds.a(x))
   end
   return x
 end

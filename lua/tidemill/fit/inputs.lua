@@ -6,7 +6,9 @@
 --- where the last ended; else each pass begins anew.  `steps`: what the user asked for.
 --- `rows`: examples, where they are known.
 
+local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
 local shapes = require "tidemill.lib.shapes"
@@ -16,6 +18,30 @@ local tm = require "tidemill.lib.lazy"
 local M = {}
 
 local BATCH = 32
+
+-- --- options ---
+
+local no_targets = { predict = true, predict_on_batch = true }
+
+--- What goes wrong when targets stand where options are wanted.
+local function refuse_targets(where, what, x)
+  local how = no_targets[where] and "it takes no targets" or where:match "_on_batch$"
+    and ("the data come first: %s(x, y, { sample_weight = w })"):format(where)
+    or ("targets are an option: model:%s(x, { y = y })"):format(where)
+  errors.raise("invalid_argument", "%s: %s got %s; %s", where, what, kinds.a(x), how)
+end
+
+--- options.read of fit, evaluate, ...: targets that are given by position are told so.
+function M.options(where, given, known)
+  if given == nil then return options.read(where, given, known) end
+  if not nest.is_nested(given) then refuse_targets(where, "options stand in one table,", given) end
+  for k, v in pairs(given) do
+    if type(k) == "number" then
+      refuse_targets(where, ("options have names, entry %s has none,"):format(tostring(k)), v)
+    end
+  end
+  return options.read(where, given, known)
+end
 
 -- --- elements as { x, y, weights } ---
 
@@ -69,8 +95,8 @@ local function tensors(where, x)
     if values.is_symbol(v) then
       errors.raise("invalid_argument", "%s%s is a tm.Input; data are tensors or datasets", where, path)
     end
-    return errors.raise("invalid_argument", "%s%s is a %s; data are tensors, tables of tensors, datasets, "
-      .. "tm.data.DatasetCreator or per-worker datasets", where, path, t)
+    return errors.raise("invalid_argument", "%s%s is %s; data are tensors, tables of tensors, datasets, "
+      .. "tm.data.DatasetCreator or per-worker datasets", where, path, kinds.a(v))
   end, x, ""))
 end
 
@@ -108,6 +134,18 @@ end
 
 local function is_data(x) return values.is_tensor(x) or values.is_variable(x) end
 
+--- Raise for options beside the entries of a list of data.
+local function check_list(where, x)
+  if not nest.is_nested(x) or x[1] == nil then return end
+  for k, v in pairs(x) do
+    if type(k) == "string" and (k ~= "n" or type(v) ~= "number") then
+      errors.raise("invalid_argument", '%s: the data are a list, which has no entry "%s"%s', where, k,
+        where == "validation_data" and "" or ("; options stand in a table of their own: %s({ x, y }, { %s = ... })")
+        :format(where, k))
+    end
+  end
+end
+
 --- Is a list { x, y } or { x, y, weights }, and not a structure of inputs or a list of
 --- numbers?  `o.pair` says so.
 local function is_pair(model, x, o, kind)
@@ -122,6 +160,7 @@ end
 --- Tensors as { x = , y = , weights = }.
 local function parts_of(model, where, x, o, kind)
   local parts
+  check_list(where, x)
   if is_pair(model, x, o, kind) then
     parts = { x = x[1], y = x[2], weights = x[3] }
   else
@@ -158,9 +197,10 @@ end
 --- { x, y, weights } with the weight of each example's class in its weights.
 local function weigher(given)
   if not nest.is_nested(given) then
-    errors.raise("invalid_argument", "class_weight is a table of weights by class id, got %s", type(given))
+    errors.raise("invalid_argument", "class_weight is a table of weights by class id, got %s", kinds.a(given))
   end
-  local weights = tm.tensor(class_list(given), "float32")
+  local list = class_list(given)
+  local weights = tm.tensor(list, "float32")
   return function(x, y, w)
     if y == nil then errors.raise("invalid_argument", "class_weight needs targets y") end
     if nest.is_nested(y) then
@@ -171,7 +211,8 @@ local function weigher(given)
       local last = y.shape[#y.shape]
       ids = last > 1 and tm.argmax(y, -1) or tm.squeeze(y, -1)
     end
-    local by_class = tm.gather(weights, tm.cast(ids, "int64"))
+    ids = core.ops.check_ids(tm.cast(ids, "int64"), #list, "class_weight has no weight for the label")
+    local by_class = tm.gather(weights, ids)
     return { x, y, w == nil and by_class or tm.cast(w, "float32") * by_class }
   end
 end
@@ -262,6 +303,13 @@ function M.source(model, where, x, o, kind)
   local rest = of_tensors(rows_of(parts, first + 1, rows - first), rows - first,
     { batch_size = o.validation_batch_size or o.batch_size }, "test")
   return of_tensors(rows_of(parts, 1, first), first, o, kind), rest
+end
+
+--- Raise for a dataset where one batch is wanted.
+function M.check_batch(where, x)
+  if tm.data.is_dataset(x) or is_per_worker(x) or is_creator(x) or values.is_iterator(x) then
+    errors.raise("invalid_argument", "%s takes the tensors of one batch, got %s", where, kinds.a(x))
+  end
 end
 
 --- One batch as the element { x, y, weights }.

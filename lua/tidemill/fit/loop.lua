@@ -95,7 +95,7 @@ end
 
 --- model:evaluate(x, { y, sample_weight, batch_size, steps, callbacks, verbose })
 function M.evaluate(model, x, given)
-  local o = options.read("evaluate", given, {
+  local o = inputs.options("evaluate", given, {
     "y", "sample_weight", "batch_size", "steps", "callbacks", verbose = "auto",
   })
   compile.need(model, "evaluate")
@@ -113,7 +113,7 @@ end
 
 --- model:predict(x, { batch_size, steps, callbacks, verbose }): the outputs, joined.
 function M.predict(model, x, given)
-  local o = options.read("predict", given, { "batch_size", "steps", "callbacks", verbose = "auto" })
+  local o = inputs.options("predict", given, { "batch_size", "steps", "callbacks", verbose = "auto" })
   check_verbose("predict", o.verbose)
   local source = inputs.source(model, "predict", x, o, "predict")
   need_end("predict", "steps", source, o.steps)
@@ -161,6 +161,16 @@ local function check(o)
   check_verbose("fit", o.verbose)
 end
 
+--- Raise for validation data without targets, where a step of ours would miss them.
+local function check_targets(model, held)
+  local own = steps.methods
+  if compile.need(model, "fit").given.loss == nil then return end
+  if model.test_step ~= own.test_step or model.compute_loss ~= own.compute_loss then return end
+  if inputs.data(model, held.dataset.element_spec)[2] ~= nil then return end
+  errors.raise("invalid_argument", "fit: validation_data has no targets y, and the model was compiled with a loss: "
+    .. "validation_data = { x, y }, or a dataset of such")
+end
+
 local function sources(model, x, o)
   local train, held = inputs.source(model, "fit", x, {
     y = o.y, sample_weight = o.sample_weight, class_weight = o.class_weight, batch_size = o.batch_size,
@@ -173,6 +183,7 @@ local function sources(model, x, o)
     if size == nil and nest.is_nested(o.validation_data) then size = o.batch_size end
     held = inputs.source(model, "validation_data", o.validation_data, { batch_size = size, pair = true,
       steps = o.validation_steps }, "test")
+    check_targets(model, held)
   end
   if held then need_end("fit", "validation_steps", held, o.validation_steps) end
   return train, held
@@ -251,7 +262,7 @@ end
 
 --- model:fit(x, { y, epochs, steps_per_epoch, batch_size, callbacks, ... }): the history.
 function M.fit(model, x, given)
-  local o = options.read("fit", given, known)
+  local o = inputs.options("fit", given, known)
   check(o)
   compile.need(model, "fit")
   local source, held = sources(model, x, o)

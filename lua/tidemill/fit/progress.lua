@@ -8,6 +8,7 @@
 --- come seldom, and seldomer the longer it takes.
 
 local text = require "tidemill.lib.text"
+local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
 
 local M = {}
@@ -48,7 +49,17 @@ function M.eta(seconds)
   return ("%ds"):format(s)
 end
 
-local function number(x)
+local number
+
+--- A list of numbers on the line: [0.5000 0.2500].
+local function list_text(x)
+  local parts = {}
+  for i, v in ipairs(x:totable()) do parts[i] = number(v) end
+  return "[" .. table.concat(parts, " ") .. "]"
+end
+
+function number(x)
+  if values.is_tensor(x) and x.rank == 1 then return list_text(x) end
   if type(x) ~= "number" then return tostring(x) end
   if x ~= x then return "nan" end
   if x == math.huge or x == -math.huge then return x > 0 and "inf" or "-inf" end

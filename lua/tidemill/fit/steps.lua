@@ -12,9 +12,11 @@
 
 local batch_loss = require "tidemill.fit.batch_loss"
 local compile = require "tidemill.fit.compile"
+local core = require "tidemill.core"
 local errors = require "tidemill.errors"
 local inputs = require "tidemill.fit.inputs"
 local logs = require "tidemill.fit.logs"
+local kinds = require "tidemill.lib.kinds"
 local nest = require "tidemill.lib.nest"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
@@ -54,6 +56,22 @@ local function need_loss(self, where, loss, y)
     .. "add_loss in a layer", where)
 end
 
+--- Variables that the loss does not depend on stay as they are: that is told once, as
+--- Keras does, with the outputs for which there are no targets.
+local function tell_unreached(self, grads, variables)
+  local names = {}
+  for i, v in ipairs(variables) do
+    if grads[i] == nil then names[#names + 1] = v.name end
+  end
+  local c = rawget(self, "_compiled")
+  if #names == 0 or #names == #variables or not c or c.told_unreached then return end
+  c.told_unreached = true
+  local lacking = c.without_targets and #c.without_targets > 0
+    and ("; no targets y were given for the outputs: %s"):format(table.concat(c.without_targets, ", ")) or ""
+  core.log("warn", ("fit: gradients do not exist for %s: the loss does not depend on them, they are not trained%s")
+    :format(table.concat(names, ", "), lacking))
+end
+
 --- One step of training; data is a list { x, y, weights }.
 function methods:train_step(data)
   local x, y, weights = data[1], data[2], data[3]
@@ -62,7 +80,9 @@ function methods:train_step(data)
   local loss = need_loss(self, "fit", self:compute_loss(x, y, y_pred, weights), y)
   local variables = self.trainable_variables
   if #variables > 0 then -- as in Keras, what is frozen as a whole can be fitted, in vain
-    self.optimizer:apply_gradients(tape:gradient(loss, variables), variables)
+    local grads = tape:gradient(loss, variables)
+    tell_unreached(self, grads, variables)
+    self.optimizer:apply_gradients(grads, variables)
   end
   return self:compute_metrics(x, y, y_pred, weights)
 end
@@ -93,7 +113,7 @@ M.methods = methods
 local Steps = {}
 Steps.__index = Steps
 
-local kinds = { train = "train_step", test = "test_step", predict = "predict_step" }
+local step_names = { train = "train_step", test = "test_step", predict = "predict_step" }
 
 local function log_name(self, name, x)
   if not self.known[name] then
@@ -127,7 +147,7 @@ local function split(self, given)
   if given == nil then return {} end
   if not nest.is_nested(given) then
     errors.raise("invalid_argument", "%s of %s returns a table of logs by name, got %s", self.method,
-      self.model.class_name, type(given))
+      self.model.class_name, kinds.a(given))
   end
   local tensors = {}
   for _, name in ipairs(ordered(self.model, given)) do
@@ -163,15 +183,15 @@ function M.of(model, kind)
     rawset(model, "_steps", all)
   end
   if all[kind] then return all[kind] end
-  local self = setmetatable({ model = model, kind = kind, method = kinds[kind], names = {}, known = {},
+  local self = setmetatable({ model = model, kind = kind, method = step_names[kind], names = {}, known = {},
     metrics = {} }, Steps)
   local function traced(element)
     local result = self:run(element)
     if kind ~= "predict" and next(result) == nil then return end
     return result
   end
-  self.fn = tm.func(function(it) return traced(it:next()) end, { name = kinds[kind] })
-  self.on_batch = tm.func(traced, { name = kinds[kind] })
+  self.fn = tm.func(function(it) return traced(it:next()) end, { name = step_names[kind] })
+  self.on_batch = tm.func(traced, { name = step_names[kind] })
   all[kind] = self
   return self
 end

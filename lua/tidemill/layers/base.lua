@@ -22,6 +22,7 @@ local constraints = require "tidemill.constraints"
 local context = require "tidemill.layers.context"
 local errors = require "tidemill.errors"
 local initializers = require "tidemill.initializers"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local place = require "tidemill.lib.place"
 local regularizers = require "tidemill.regularizers"
@@ -266,7 +267,7 @@ function Layer:set_weights(list)
   local weights = self.weights
   if type(list) ~= "table" or #list ~= #weights then
     errors.raise("invalid_argument", "%s has %d weights, set_weights got %s", self.name, #weights,
-      type(list) == "table" and #list or type(list))
+      type(list) == "table" and #list or kinds.a(list))
   end
   for i, v in ipairs(weights) do v:assign(list[i]) end
 end

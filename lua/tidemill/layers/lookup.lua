@@ -7,6 +7,7 @@ local Layer = require "tidemill.layers.base"
 local core = require "tidemill.core"
 local encode = require "tidemill.layers.encode"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local values = require "tidemill.lib.values"
 local tm = require "tidemill.lib.lazy"
@@ -119,7 +120,7 @@ function IndexLookup:set_vocabulary(words)
   if values.is_tensor(words) then words = words:totable() end
   if type(words) ~= "table" then
     errors.raise("invalid_argument", "%s: vocabulary is a list or the path of a file, got %s", self.class_name,
-      type(words))
+      kinds.a(words))
   end
   words = check_words(self.class_name, without_special(self, words), self.key_kind)
   local most = self.max_tokens and self.max_tokens - #self:special()

@@ -2,6 +2,7 @@
 
 local Layer = require "tidemill.layers.base"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local tm = require "tidemill.lib.lazy"
 
@@ -47,7 +48,7 @@ M.Lambda = Layer:extend("Lambda")
 function M.Lambda:init(given)
   local o = self:options(obvious(given, "fn"), { "fn" })
   if type(o.fn) ~= "function" then
-    errors.raise("invalid_argument", "Lambda takes a function of the input, got %s", type(o.fn))
+    errors.raise("invalid_argument", "Lambda takes a function of the input, got %s", kinds.a(o.fn))
   end
   self.fn = o.fn
 end

@@ -1,6 +1,7 @@
 --- What TensorBoard's plugin for hyperparameters keeps beside tags.
 
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local pb = require "tidemill.lib.protobuf"
 
@@ -36,7 +37,7 @@ local function data(field, message) return pb.int(1, 0) .. pb.message(field, mes
 --- That a run with these values begins.
 function M.start(values, o)
   if type(values) ~= "table" then
-    errors.raise("invalid_argument", "hparams takes a table of values by name, got %s", type(values))
+    errors.raise("invalid_argument", "hparams takes a table of values by name, got %s", kinds.a(values))
   end
   local parts, texts = {}, {}
   for i, name in ipairs(sorted(values)) do

@@ -2,6 +2,7 @@
 
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 
 local M = {}
 
@@ -64,10 +65,14 @@ function M.read(where, given, known)
   end
   if given == nil then return out end
   if type(given) ~= "table" or getmetatable(given) ~= nil then
-    errors.raise("invalid_argument", "%s takes one table of options, got %s", where, type(given))
+    errors.raise("invalid_argument", "%s takes one table of options, got %s", where, kinds.a(given))
   end
   for k, v in pairs(given) do
     if not has[k] then
+      if type(k) == "number" then
+        errors.raise("invalid_argument", "%s: options have names, as in { name = value }; entry %s has none, it is %s",
+          where, tostring(k), kinds.a(v))
+      end
       local names = {}
       for n in pairs(has) do names[#names + 1] = n end
       table.sort(names)
@@ -124,7 +129,7 @@ end
 function M.callable(where, name, x)
   local mt = type(x) == "table" and getmetatable(x)
   if type(x) ~= "function" and not (type(mt) == "table" and mt.__call) then
-    errors.raise("invalid_argument", "%s: %s must be a function, got %s", where, name, type(x))
+    errors.raise("invalid_argument", "%s: %s must be a function, got %s", where, name, kinds.a(x))
   end
   return x
 end
@@ -132,7 +137,7 @@ end
 --- Raise unless the value can be the name of a file or directory.
 function M.path(where, name, x)
   if type(x) ~= "string" or x == "" then
-    errors.raise("invalid_argument", "%s takes %s, got %s", where, name, x == "" and "an empty string" or type(x))
+    errors.raise("invalid_argument", "%s takes %s, got %s", where, name, x == "" and "an empty string" or kinds.a(x))
   end
   if x:find("\0", 1, true) then
     errors.raise("invalid_argument", "%s takes %s, and no path has a zero byte: %q", where, name, x)

@@ -12,6 +12,7 @@
 local unpack = table.unpack or unpack
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
+local fits = require "tidemill.lib.fits"
 local initializers = require "tidemill.initializers"
 local nest = require "tidemill.lib.nest"
 local options = require "tidemill.lib.options"
@@ -104,6 +105,14 @@ function Metric.when_late(fn) late[#late + 1] = fn end
 
 function Metric:update_state()
   errors.raise("unimplemented", "%s has no method update_state(y_true, y_pred, weights)", self.class_name)
+end
+
+--- What the targets are to be beside the predictions (lib/fits.lua): metrics.lua says it of
+--- classes; nil: whatever update_state takes.
+function Metric:check_shapes(y_true, y_pred, output)
+  if not self._targets then return end
+  fits.check(output, self.class_name, self._targets, y_true, y_pred, self._other,
+    rawget(self, "num_classes"))
 end
 
 function Metric:result()

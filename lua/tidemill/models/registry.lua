@@ -8,6 +8,7 @@
 
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local tm = require "tidemill.lib.lazy"
 
 local M = {}
@@ -20,7 +21,7 @@ local function is_class(x) return type(x) == "table" and rawget(x, "class_name")
 --- register(class, name?) or register(function, name): gives it back.
 function M.register(x, name)
   if type(x) ~= "function" and not is_class(x) then
-    errors.raise("invalid_argument", "register takes a class (made by extend) or a function, got %s", type(x))
+    errors.raise("invalid_argument", "register takes a class (made by extend) or a function, got %s", kinds.a(x))
   end
   name = name or (type(x) == "table" and x.class_name or nil)
   if type(name) ~= "string" or name == "" then
@@ -99,7 +100,7 @@ function M.check_custom(where, custom)
   if custom == nil then return nil end
   if type(custom) ~= "table" then
     errors.raise("invalid_argument", "%s: custom_objects is a table of classes and functions by name, got %s", where,
-      type(custom))
+      kinds.a(custom))
   end
   for name, x in pairs(custom) do
     if type(name) ~= "string" or not (type(x) == "function" or is_class(x)) then

@@ -11,6 +11,7 @@
 ---   (2) A gradient by rows reaches clipping and decay with each row once.
 
 local class = require "tidemill.lib.class"
+local kinds = require "tidemill.lib.kinds"
 local clip = require "tidemill.optimizers.clip"
 local constraints = require "tidemill.constraints"
 local core = require "tidemill.core"
@@ -90,7 +91,7 @@ function Optimizer.set:learning_rate(x)
   if values.is_tensor(x) then x = x:item() end
   if type(x) ~= "number" and not (schedules.is(x) or type(x) == "function") then
     errors.raise("invalid_argument",
-      ("%s: learning_rate is a number or a schedule, got %s"):format(self.class_name, type(x)))
+      ("%s: learning_rate is a number or a schedule, got %s"):format(self.class_name, kinds.a(x)))
   end
   local v = rawget(self, "_rate_variable")
   rawset(self, "_rate", x)

@@ -13,6 +13,7 @@
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 local place = require "tidemill.lib.place"
 local saving = require "tidemill.train.saving"
@@ -167,7 +168,7 @@ end
 --- Checkpoint({ model = m, ... }, { stream = false })
 function M.new(given, more)
   if given ~= nil and (type(given) ~= "table" or getmetatable(given) ~= nil) then
-    errors.raise("invalid_argument", "Checkpoint takes one table of things to save, got %s", type(given))
+    errors.raise("invalid_argument", "Checkpoint takes one table of things to save, got %s", kinds.a(given))
   end
   local self = setmetatable({}, Checkpoint)
   rawset(self, ROOT, {})

@@ -10,6 +10,7 @@
 
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
+local kinds = require "tidemill.lib.kinds"
 local options = require "tidemill.lib.options"
 
 local M = {}
@@ -24,7 +25,7 @@ function M.new(where, given)
   if given == nil or given == false then return nil end
   if given ~= true and type(given) ~= "table" then
     errors.raise("invalid_argument", "%s: incremental is true or { full_every = 10, max_fraction = 0.5 }, got %s",
-      where, type(given))
+      where, kinds.a(given))
   end
   local o = options.read(where .. ".incremental", given == true and {} or given, { full_every = 10,
     max_fraction = 0.5 })

@@ -11,6 +11,7 @@
 ---   (3) The list is shared with whoever else saves in the directory: a manager counts and
 ---       deletes what has its own checkpoint_name, and leaves the rest alone.
 
+local kinds = require "tidemill.lib.kinds"
 local checkpoints = require "tidemill.train.checkpoint"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
@@ -66,7 +67,7 @@ local function check(o)
   local steps = o.step_counter
   if steps ~= nil and type(steps) ~= "function" and not values.is_variable(steps) then
     errors.raise("invalid_argument", "CheckpointManager: step_counter is a variable, or a function that gives a "
-      .. "number, got %s", type(steps))
+      .. "number, got %s", kinds.a(steps))
   end
   if o.init_fn ~= nil then options.callable("CheckpointManager", "init_fn", o.init_fn) end
   options.flag("CheckpointManager", "stream", o.stream)

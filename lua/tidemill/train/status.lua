@@ -6,6 +6,7 @@
 ---   (2) A leaf is restored at most once by one restore: training is never undone.
 
 local Layer = require "tidemill.layers.base"
+local kinds = require "tidemill.lib.kinds"
 local Metric = require "tidemill.metrics.base"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
@@ -338,7 +339,7 @@ local function by_name(names)
   if names == nil then return list end
   if type(names) ~= "table" then
     errors.raise("invalid_argument", "restore: names is a table of variables by their names in the checkpoint, got %s",
-      type(names))
+      kinds.a(names))
   end
   for name, v in pairs(names) do
     if type(name) ~= "string" or not values.is_variable(v) then

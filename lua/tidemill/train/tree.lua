@@ -19,6 +19,7 @@
 ---       named by the layer's own fields, or by its position among what has none.
 
 local Layer = require "tidemill.layers.base"
+local kinds = require "tidemill.lib.kinds"
 local Optimizer = require "tidemill.optimizers.base"
 local class = require "tidemill.lib.class"
 local errors = require "tidemill.errors"
@@ -66,7 +67,7 @@ local visit
 local function refuse(walk, path, x, what)
   if walk.depth > 0 then return end
   if what then errors.raise("invalid_argument", 'Checkpoint: "%s" is a %s', path, what) end
-  errors.raise("invalid_argument", 'Checkpoint: "%s" is a %s, which cannot be saved', path, type(x))
+  errors.raise("invalid_argument", 'Checkpoint: "%s" is a %s, which cannot be saved', path, kinds.of(x))
 end
 
 local function leaf(walk, fields) walk.leaves[#walk.leaves + 1] = fields end
