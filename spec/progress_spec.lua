@@ -158,6 +158,19 @@ describe("fit's progress", function()
     assert.equal("", run "0")
   end)
 
+  it("counts steps, and takes Keras's stateful_metrics", function()
+    local out = {}
+    local m = tm.Sequential { tm.layers.Dense { units = 1 } }
+    m:compile { optimizer = "sgd", loss = "mse" }
+    m:fit(tm.ones { 64, 2 }, { y = tm.ones { 64, 1 }, verbose = 2, callbacks = { tm.callbacks.ProgbarLogger {
+      count_mode = "steps", stateful_metrics = { "loss" }, columns = false,
+      write = function(s) out[#out + 1] = s end } } })
+    assert.matches("^Epoch 1/1\n2/2 %- %d+s %- loss: [%d.e+-]+ %- ", table.concat(out))
+    local ok, e = pcall(tm.callbacks.ProgbarLogger, { count_mode = "samples" })
+    assert.is_false(ok)
+    assert.matches('count_mode is "steps", got samples', e.message, 1, true)
+  end)
+
   it("is a bar where it is one", function()
     local p = P.start { "script", "-qec", P.tidemill .. " " .. P.script [[
       local tm = require "tidemill"

@@ -55,7 +55,6 @@ typedef struct tm_iter_place {
   int64_t given, failed;
 } tm_iter_place;
 
-tm_iter_place tm_iter_where(const tm_iter *it);
 /* Go on behind this place, in the order of the iterator's seed and epoch.  The way
  * there is made by the next call of next, or now by tm_iter_settle; it is short where
  * elements have numbers (memory, ranges, idx files; functions of map do not run), and

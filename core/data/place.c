@@ -25,8 +25,6 @@ static const char place_word[] = "tidemill iterator 1 ";
 
 /* --- the way to a place --- */
 
-tm_iter_place tm_iter_where(const tm_iter *it) { return it->place; }
-
 tm_status tm_iter_fresh(tm_iter *it, tm_err *err) {
   it->env.shuffles = it->env.maps = 0;
   tm_cursor *root;

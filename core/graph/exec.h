@@ -37,8 +37,7 @@ TM_CHECKED tm_status tm_program_new(tm_graph *g, tm_program **out, tm_err *err);
 tm_program *tm_program_ref(tm_program *p);
 void tm_program_unref(tm_program *p);
 const tm_graph *tm_program_graph(const tm_program *p);
-bool tm_program_fetches(const tm_program *p);   /* has an unconditional next */
-bool tm_program_has_state(const tm_program *p); /* touches variables or iterators */
+bool tm_program_fetches(const tm_program *p); /* has an unconditional next */
 int32_t tm_program_levels(const tm_program *p);
 
 /* An argument: a tensor, or an iterator resource. */
@@ -69,9 +68,7 @@ TM_CHECKED tm_status tm_step_compute(tm_step *st, tm_state *state, tm_update **u
                                      int32_t *nup, bool *done, tm_err *err);
 /* Outputs of a finished step, a reference each. */
 TM_CHECKED tm_status tm_step_outputs(tm_step *st, tm_tensor **outs, tm_err *err);
-/* Bytes of the arena of the current plan, and heap allocations made by the last
- * run (0 when planned and nothing dynamic). */
-size_t tm_step_arena_bytes(const tm_step *st);
+/* Heap allocations made by the last run (0 when planned and nothing dynamic). */
 uint64_t tm_step_allocs(const tm_step *st);
 
 #endif

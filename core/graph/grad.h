@@ -7,8 +7,8 @@
  * the traced graph.
  *
  *     static tm_status grad_mul(tm_gctx *c) {
- *       TM_TRY(tm_g_unbroadcast(c, tm_g(c, "mul", c->dout[0], c->in[1]), 0));
- *       return tm_g_unbroadcast(c, tm_g(c, "mul", c->dout[0], c->in[0]), 1);
+ *       TM_TRY(tm_g_set_like(c, 0, tm_g2(c, "mul", c->dout[0], c->in[1])));
+ *       return tm_g_set_like(c, 1, tm_g2(c, "mul", c->dout[0], c->in[0]));
  *     }
  *
  * Threads: those of the scope.

@@ -95,5 +95,4 @@ void tm_program_unref(tm_program *p) {
 
 const tm_graph *tm_program_graph(const tm_program *p) { return p->g; }
 bool tm_program_fetches(const tm_program *p) { return p->nnext > 0; }
-bool tm_program_has_state(const tm_program *p) { return p->has_state; }
 int32_t tm_program_levels(const tm_program *p) { return p->nlevel; }

@@ -419,9 +419,6 @@ tm_status tm_step_outputs(tm_step *st, tm_tensor **outs, tm_err *err) {
   return TM_OK;
 }
 
-size_t tm_step_arena_bytes(const tm_step *st) {
-  return st->now && st->now->plan ? st->now->plan->arena_bytes : 0;
-}
 uint64_t tm_step_allocs(const tm_step *st) { return st->allocs; }
 
 /* --- everything at once --- */

@@ -23,7 +23,8 @@ local function to_stdout(s)
 end
 
 --- ProgbarLogger{ count_mode = "steps", columns, write }: columns of the terminal (false:
---- it is none), write(text); both are found out where they are not given.
+--- it is none), write(text); both are found out where they are not given.  Keras's
+--- stateful_metrics is taken and means nothing: no log is averaged here a second time.
 function Progbar:init(given)
   local o = options.read("ProgbarLogger", given, { "stateful_metrics", "columns", "write", count_mode = "steps" })
   if o.count_mode ~= "steps" then
