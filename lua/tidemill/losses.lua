@@ -34,6 +34,8 @@ function Loss:options(given, known)
     if type(k) == "number" then all[#all + 1] = v else all[k] = v end
   end
   local o = options.read(self.class_name, given, all)
+  options.name(self.class_name, o.name)
+  options.flags(self.class_name, known, o)
   if not reductions[o.reduction] then
     options.unknown(self.class_name, "reduction", o.reduction, { "none", "sum", "sum_over_batch_size" })
   end
@@ -187,7 +189,7 @@ local function define(name, known)
   local c = Loss:extend(name)
   function c:init(given)
     local o = self:options(given, known)
-    if o.label_smoothing then options.number(name, "label_smoothing", o.label_smoothing, 0, 1) end
+    if o.label_smoothing ~= nil then options.number(name, "label_smoothing", o.label_smoothing, 0, 1) end
     self.reduction, self.name = o.reduction, o.name or snake
     rawset(self, "_options", o)
   end

@@ -55,9 +55,7 @@ function Layer:options(given, known)
   for _, name in ipairs(known) do all[#all + 1] = name end
   for _, name in ipairs(Layer.common) do all[#all + 1] = name end
   local o = options.read(self.class_name, given, all)
-  for k, v in pairs(known) do
-    if type(k) == "string" and type(v) == "boolean" then options.flag(self.class_name, k, o[k]) end
-  end
+  options.flags(self.class_name, known, o)
   rawset(self, "_config", o)
   return o
 end
@@ -75,10 +73,7 @@ end
 
 function Layer:setup(given)
   local o = type(given) == "table" and getmetatable(given) == nil and given or {}
-  if o.name ~= nil and (type(o.name) ~= "string" or o.name == "") then
-    errors.raise("invalid_argument", "%s: name is a text, got %s", self.class_name, o.name == "" and "an empty one"
-      or type(o.name))
-  end
+  options.name(self.class_name, o.name)
   if o.trainable ~= nil then options.flag(self.class_name, "trainable", o.trainable) end
   for k, v in pairs {
     _scope = place.current() or false, _own = {}, _regularized = {}, _losses = {}, _named_metrics = {},

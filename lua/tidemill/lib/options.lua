@@ -83,6 +83,21 @@ function M.read(where, given, known)
   return out
 end
 
+--- Raise unless the options that are true or false by default are either.
+function M.flags(where, known, o)
+  for k, v in pairs(known or {}) do
+    if type(k) == "string" and type(v) == "boolean" then M.flag(where, k, o[k]) end
+  end
+end
+
+--- Raise unless a name, where one is given, is text.
+function M.name(where, x)
+  if x ~= nil and (type(x) ~= "string" or x == "") then
+    errors.raise("invalid_argument", "%s: name is a text, got %s", where, x == "" and "an empty one" or type(x))
+  end
+  return x
+end
+
 --- Raise unless the option is there.
 function M.need(where, o, name)
   if o[name] == nil then

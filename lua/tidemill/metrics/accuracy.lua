@@ -29,7 +29,8 @@ end
 M.BinaryAccuracy = mean.derive("BinaryAccuracy")
 
 function M.BinaryAccuracy:init(given)
-  self.threshold = self:options(given, { threshold = 0.5 }).threshold
+  local o = self:options(given, { threshold = 0.5 })
+  self.threshold = options.number("BinaryAccuracy", "threshold", o.threshold)
   mean.Mean.init(self)
 end
 

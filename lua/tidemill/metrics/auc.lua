@@ -25,7 +25,15 @@ local function spread(n)
   return t
 end
 
+local function need_numbers(name, list)
+  if type(list) ~= "table" or getmetatable(list) ~= nil then
+    errors.raise("invalid_argument", "AUC: %s is a list of numbers, got %s", name, type(list))
+  end
+  return list
+end
+
 local function own_thresholds(given)
+  need_numbers("thresholds", given)
   local t = { -EPSILON }
   for _, x in ipairs(given) do t[#t + 1] = options.number("AUC", "a threshold", x, 0, 1) end
   t[#t + 1] = 1 + EPSILON
@@ -51,7 +59,9 @@ function AUC:init(given)
   self.from_logits = options.flag("AUC", "from_logits", o.from_logits)
   self.multi_label = options.flag("AUC", "multi_label", o.multi_label)
   if o.label_weights then
-    for _, w in ipairs(o.label_weights) do options.number("AUC", "a label's weight", w, 0) end
+    for _, w in ipairs(need_numbers("label_weights", o.label_weights)) do
+      options.number("AUC", "a label's weight", w, 0)
+    end
     self.label_weights = o.label_weights
   end
   if not o.multi_label then self:build() elseif o.num_labels then self:build(o.num_labels) end

@@ -37,6 +37,7 @@ function Metric:setup(...)
   rawset(self, "_scope", place.current() or false)
   rawset(self, "_own", {})
   rawset(self, "_made_of", nest.pack(...))
+  options.name(self.class_name, o.name)
   rawset(self, "name", o.name or automatic_name(self.default_name or options.snake(self.class_name)))
   rawset(self, "_first_name", self.name) -- compile may give it another
 end
@@ -47,7 +48,9 @@ function Metric:options(given, known)
   for k, v in pairs(known or {}) do
     if type(k) == "number" then all[#all + 1] = v else all[k] = v end
   end
-  return options.read(self.class_name, given, all)
+  local o = options.read(self.class_name, given, all)
+  options.flags(self.class_name, known, o)
+  return o
 end
 
 function Metric:init(given) self:options(given) end
