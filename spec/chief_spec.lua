@@ -286,14 +286,14 @@ describe("tasks without a chief", function()
   it("wait for the next one as long as the last one's chief_timeout, then end", function()
     for _, ending in ipairs { "", "say 'go' tm.sleep(60)" } do
       local T = cluster(1)
-      local a = T:chief("MORE = { chief_timeout = 0.5 }\n" .. small .. ending)
+      local a = T:chief("MORE = { chief_timeout = 1.5 }\n" .. small .. ending)
       if ending ~= "" then
         assert.is_truthy(a:says "go")
         a:kill()
       end
       a:wait(10)
       T:each(function(p) assert.is_nil(p:status()) end)
-      T:each(function(p) leaves(p, "0.5") end)
+      T:each(function(p) leaves(p, "1.5") end)
       assert.same({}, P.cleanup())
     end
   end)

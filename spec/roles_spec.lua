@@ -252,9 +252,9 @@ describe("tasks started by hand", function()
     local t = P.now()
     fails(P.run({ "worker", "--chief-timeout", "0.4" }, env(jobs, "worker", 0)), 1, "no chief came for 0.4 s")
     assert.is_true(P.now() - t > 0.4 and P.within(2, t))
-    local ps = P.run({ "ps", "--chief-timeout", "0.5" }, env(jobs, "ps", 0))
+    local ps = P.run({ "ps", "--chief-timeout", "3" }, env(jobs, "ps", 0)) -- the chief begins within that
     P.run({ "worker" }, env(jobs, "worker", 0))
-    runs(P.run({ script "tm.sleep(0.8)" }, env(jobs, "chief", 0))) -- it is there for longer
+    runs(P.run({ script "tm.sleep(3.3)" }, env(jobs, "chief", 0))) -- it is there for longer
     fails(ps, 1, "no chief came")
     fails(P.run { "worker", "--chief-timeout", "soon" }, 2, "soon")
   end)
