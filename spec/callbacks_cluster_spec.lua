@@ -71,6 +71,17 @@ describe("callbacks on a cluster", function()
     assert(last >= 3 and last <= 3 + 8) -- what was started ahead is told too
   end)
 
+  it("a loss that is no number ends fit with its history, whatever metrics there are", function()
+    strategy:scope(function()
+      model = tm.Sequential { tm.layers.Dense { units = 1, activation = "sigmoid" } }
+      model:compile { optimizer = "sgd", loss = "binary_crossentropy", metrics = { "auc", "precision" } }
+    end)
+    local bad = tm.zeros { 96, 1 } / 0
+    local h = model:fit(x, { y = bad, batch_size = 4, verbose = 0, epochs = 3, callbacks = { C.TerminateOnNaN() } })
+    assert.equal(1, #h.loss)
+    assert.is_true(h.loss[1] ~= h.loss[1] and h.auc[1] ~= h.auc[1])
+  end)
+
   it("an error in a callback ends fit with that error and the cluster in order", function()
     for _, hook in ipairs { "on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end",
       "on_epoch_end", "on_train_end" } do

@@ -253,6 +253,36 @@ describe("metrics", function()
   end)
 end)
 
+describe("a prediction that is no number", function()
+  local nan = 0 / 0
+  local y, pred = tm.tensor { { 1, 0 }, { 0, 1 } }, tm.tensor { { nan, 0.5 }, { 0.2, nan } }
+
+  it("is refused by no metric", function()
+    for name, class in pairs(tm.metrics) do
+      local ok, m = pcall(class, name == "ConfusionMatrix" and { num_classes = 2 } or {})
+      if ok and type(m) == "table" and m.update_state and name ~= "Metric" then
+        local real = (name == "ConfusionMatrix" or name == "TopK" or name:match "^Sparse") and tm.tensor({ 1, 0 }, "int64") or y
+        tm.func(function() m:update_state(real, pred) end)()
+        m:result()
+      end
+    end
+  end)
+
+  it("makes every AUC no number, until it is reset", function()
+    for _, o in ipairs { {}, { curve = "PR" }, { curve = "PR", summation_method = "majoring" }, { multi_label = true },
+      { summation_method = "minoring" }, { thresholds = { 0.3, 0.6 } }, { from_logits = true } } do
+      local m = tm.metrics.AUC(o)
+      m:update_state(y, pred)
+      local x = m:result():item()
+      assert.is_true(x ~= x)
+      m:reset_states()
+      m:update_state(y, y)
+      x = m:result():item()
+      assert.is_true(x == x)
+    end
+  end)
+end)
+
 describe("a metric that makes its variables late", function()
   it("makes them once, also where the first attempt was ended", function()
     local m = tm.metrics.R2Score()

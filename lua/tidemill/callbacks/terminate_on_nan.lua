@@ -7,6 +7,7 @@ local monitor = require "tidemill.callbacks.monitor"
 local Terminate = Callback:extend("TerminateOnNaN")
 
 function Terminate:on_train_batch_end(batch, logs)
+  if self.model.stop_training then return end -- batches that were started before are told too
   local loss = logs and logs.loss
   if loss and (loss ~= loss or loss == math.huge or loss == -math.huge) then
     monitor.say("Batch %d: Invalid loss, terminating training", batch)

@@ -2,7 +2,9 @@
 ---
 --- State is a histogram of predictions for each of positives and negatives: bucket k
 --- holds what lies between threshold k and k + 1.  A step adds two short vectors; the
---- counts at each threshold are sums from the right, made by result().
+--- counts at each threshold are sums from the right, made by result().  A prediction that
+--- is no number makes the result none: a training that has failed is ended by
+--- TerminateOnNaN, not by its metric.
 
 local Metric = require "tidemill.metrics.base"
 local align = require "tidemill.lib.align"
@@ -115,8 +117,11 @@ function AUC:update_state(y_true, y_pred, weights)
   self:build(labels or nil)
   local real, pred, w = confusion.flat(y_true, y_pred, self:weights_of(y_pred, weights))
   if self.from_logits then pred = tm.sigmoid(pred) end
-  tm.assert_true(tm.reduce_all(tm.logical_and(tm.greater_equal(pred, 0), tm.less_equal(pred, 1))),
+  tm.assert_true(tm.logical_not(tm.reduce_any(tm.logical_or(tm.less(pred, 0), tm.greater(pred, 1)))),
     "AUC: predictions must be probabilities from 0 to 1; from_logits = true takes logits")
+  local known = tm.is_finite(pred) -- of what is no number the area is none either
+  real = tm.where(known, real, tm.cast(pred, "float64"))
+  pred = tm.where(known, pred, tm.zeros_like(pred))
   local at, n = self:places(pred, labels), #self.thresholds * (labels or 1)
   local function add(to, x)
     to:assign_add(tm.reshape(tm.unsorted_segment_sum(w and x * w or x, at, n), to.shape))
