@@ -6,6 +6,8 @@
 ---
 --- Each is loaded when it is first used.
 
+local closed = require "tidemill.lib.closed"
+
 local files = {
   Callback = "callback", History = "history", EarlyStopping = "early_stopping",
   LearningRateScheduler = "learning_rate_scheduler", ReduceLROnPlateau = "reduce_lr_on_plateau",
@@ -24,11 +26,9 @@ function M.names()
   return out
 end
 
-return setmetatable(M, {
-  __index = function(_, name)
-    if not files[name] then return nil end
-    local c = require("tidemill.callbacks." .. files[name])
-    M[name] = c
-    return c
-  end,
-})
+return closed.list(M, "callback", M.names, function(name)
+  if not files[name] then return nil end
+  local c = require("tidemill.callbacks." .. files[name])
+  M[name] = c
+  return c
+end)

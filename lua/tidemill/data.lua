@@ -2,6 +2,7 @@
 ---
 --- C's elements are flat lists of tensors; a Dataset keeps the structure beside.
 
+local closed = require "tidemill.lib.closed"
 local colon = require "tidemill.lib.colon"
 local core = require "tidemill.core"
 local errors = require "tidemill.errors"
@@ -177,24 +178,85 @@ local function column(c, i)
   end
   local default = c[3]
   if default == nil then default = c.default end
-  return { name = c[1] or c.name, dtype = c[2] or c.dtype, default = default ~= nil and tostring(default) or nil }
+  local dtype = c[2] or c.dtype
+  if dtype ~= nil and type(dtype) ~= "string" then
+    errors.raise("invalid_argument", 'csv: the dtype of column "%s" is a name as "float32", got %s', c[1] or c.name,
+      kinds.a(dtype))
+  end
+  return { name = c[1] or c.name, dtype = dtype, default = default ~= nil and tostring(default) or nil }
+end
+
+--- Columns by name: dtypes of some; the others are inferred.  `names`: those there are.
+local function named_columns(given, names)
+  local list, at = {}, {}
+  for i, name in ipairs(names) do list[i], at[name] = column(name, i), i end
+  for name, c in pairs(given) do
+    if not at[name] then options.unknown("csv", "column", name, names) end
+    if type(c) ~= "table" then c = { dtype = c } end
+    list[at[name]] = column({ name, c.dtype or c[1], c.default == nil and c[2] or c.default }, at[name])
+  end
+  return list
+end
+
+--- What the headers say, without columns and label of the user's.
+local function header_names(o)
+  local plain = {}
+  for k, v in pairs(o) do plain[k] = v end
+  plain.columns, plain.label = nil, nil
+  return D.names(D.csv(plain))
+end
+
+--- `columns` as C takes them: a list.
+local function columns_of(o)
+  if type(o.columns) ~= "table" then
+    errors.raise("invalid_argument", "csv: columns is a list of names, or a table of dtypes by name, got %s",
+      kinds.a(o.columns))
+  end
+  local list, named = {}, {}
+  for i, c in ipairs(o.columns) do list[i] = column(c, i) end
+  for k, v in pairs(o.columns) do
+    if type(k) == "string" then named[k] = v end
+  end
+  if next(named) == nil then return list end
+  if #list > 0 then
+    errors.raise("invalid_argument", "csv: columns is a list of names and { name, dtype }, or a table of dtypes by "
+      .. "name, not both")
+  end
+  if not o.header then
+    errors.raise("invalid_argument", "csv: dtypes by name need the names of a header; header = false takes a list of "
+      .. 'all columns, as in { "a", { "b", "float32" } }')
+  end
+  return named_columns(named, header_names(o))
+end
+
+--- The error of a csv source; for a column or a label that the header lacks with the nearest.
+local function explain(o, e)
+  local fine, names = pcall(header_names, o)
+  if o.header and fine then
+    local has = {}
+    for _, name in ipairs(names) do has[name] = true end
+    for _, c in ipairs(o.columns or {}) do
+      if not has[c.name] then options.unknown("csv", "column", c.name, names) end
+    end
+    if o.label and not has[o.label] then options.unknown("csv", "label", o.label, names) end
+  end
+  error(e, 0)
 end
 
 --- Rows of csv files as tables by column name; with `label` elements are { row, label }.
---- The first line is a header where `columns` does not name the columns; `header` says
---- otherwise.
+--- The first line is a header where `columns` does not list the columns; `header` says
+--- otherwise.  `columns`: a list of names, or of { name, dtype, default }; with a header it
+--- chooses.  Or a table of dtypes by name, which keeps all columns: { age = "float32" }.
 function M.csv(opts)
   if type(opts) == "string" then opts = { files = opts } end
   local o = options.read("csv", opts, { "files", "columns", "header", "label", "na_value", "delimiter", "quote",
     "comment", "skip", "compression", "check" })
   o.files = files("csv", o, "files")
-  if o.header == nil then o.header = o.columns == nil end
-  if o.columns then
-    local list = {}
-    for i, c in ipairs(o.columns) do list[i] = column(c, i) end
-    o.columns = list
-  end
-  local handle = D.csv(o)
+  local by_name = type(o.columns) == "table" and next(o.columns) ~= nil and o.columns[1] == nil
+  if o.header == nil then o.header = o.columns == nil or by_name end
+  if o.columns ~= nil then o.columns = columns_of(o) end
+  local ok, handle = pcall(D.csv, o)
+  if not ok then explain(o, handle) end
   local shape, label = {}, nil
   for i, name in ipairs(D.names(handle)) do
     if name == o.label then label = nest.slot(i) else shape[name] = nest.slot(i) end
@@ -410,6 +472,8 @@ function methods:each()
   return function() return it:try_next() end
 end
 
+M._methods = {} -- as they are written, for tm.help
+for name, fn in pairs(methods) do M._methods[name] = fn end
 colon.check(Dataset, methods)
 
 --- An iterator (of this process or a per-worker one) as argument of a trace.
@@ -428,4 +492,4 @@ end
 --- DatasetCreator(fn, { input_options }): what fit takes in place of a dataset.
 function M.DatasetCreator(fn, given) return require("tidemill.fit.inputs").creator(fn, given) end
 
-return M
+return closed.list(M, "source of tm.data")

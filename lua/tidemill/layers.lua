@@ -1,5 +1,7 @@
 --- tm.layers: what models are made of.
 
+local closed = require "tidemill.lib.closed"
+
 local M = { Layer = require "tidemill.layers.base", Dense = require "tidemill.layers.dense",
   Embedding = require "tidemill.layers.embedding" }
 
@@ -12,7 +14,7 @@ for _, name in ipairs { "Dense", "Embedding", "Flatten", "Reshape", "Dropout", "
   "MaxPooling1D", "MaxPooling2D", "AveragePooling1D", "AveragePooling2D", "GlobalAveragePooling1D",
   "GlobalAveragePooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D", "UpSampling2D", "ZeroPadding2D",
   "BatchNormalization", "LayerNormalization" } do
-  if M[name] then M[name].one_input = true end
+  M[name].one_input = true
 end
 
-return M
+return closed.list(M, "layer")

@@ -9,6 +9,7 @@
 local activations = require "tidemill.activations"
 local align = require "tidemill.lib.align"
 local class = require "tidemill.lib.class"
+local closed = require "tidemill.lib.closed"
 local errors = require "tidemill.errors"
 local options = require "tidemill.lib.options"
 local trace = require "tidemill.trace"
@@ -227,4 +228,4 @@ M.get = options.getter("loss", classes, {
   kl_divergence = "KLDivergence", kld = "KLDivergence", logcosh = "LogCosh",
 })
 
-return M
+return closed.list(M, "loss")

@@ -1,6 +1,7 @@
 --- tm.metrics: numbers followed over many batches.
 
 local class = require "tidemill.lib.class"
+local closed = require "tidemill.lib.closed"
 local losses = require "tidemill.losses"
 local options = require "tidemill.lib.options"
 local values = require "tidemill.lib.values"
@@ -85,4 +86,4 @@ function M.get(x)
   return M.MeanOf(x)
 end
 
-return M
+return closed.list(M, "metric")

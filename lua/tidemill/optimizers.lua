@@ -5,6 +5,7 @@
 --- change only the touched rows and their slots.
 
 local Optimizer = require "tidemill.optimizers.base"
+local closed = require "tidemill.lib.closed"
 local options = require "tidemill.lib.options"
 
 local M = { Optimizer = Optimizer, schedules = require "tidemill.optimizers.schedules" }
@@ -64,4 +65,4 @@ end)
 --- "adam", or an optimizer.
 M.get = options.getter("optimizer", classes)
 
-return M
+return closed.list(M, "optimizer")

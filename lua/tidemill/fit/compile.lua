@@ -44,7 +44,7 @@ local accuracies = {
 
 --- The function of the loss of this name, where no metric has it.
 local function loss_function(name)
-  local fn = tm.losses[options.snake(name)]
+  local fn = rawget(tm.losses, options.snake(name))
   return not tm.metrics.has(name) and type(fn) == "function" and fn or nil
 end
 

@@ -53,12 +53,26 @@ function M.unknown(where, what, name, names)
   errors.raise("invalid_argument", '%s: unknown %s "%s"%s', where, what, tostring(name), hint)
 end
 
+-- Set while somebody asks what options there are.
+local asking
+local Asked = {}
+
+--- The options that make(...) reads first, as `known` of M.read; nil: it reads none.  Nothing
+--- is made.
+function M.asked(make, ...)
+  asking = true
+  local ok, e = pcall(make, ...)
+  asking = nil
+  return not ok and getmetatable(e) == Asked and e.known or nil
+end
+
 --- Read an option table.  `known` lists names without default and maps the others to
 --- theirs: { "units", use_bias = true }.
 ---@param where string  for messages: "Dense"
 ---@param given table?
 ---@return table
 function M.read(where, given, known)
+  if asking then error(setmetatable({ known = known }, Asked), 0) end
   local out, has = {}, {}
   for k, v in pairs(known) do
     if type(k) == "number" then has[v] = true else has[k], out[k] = true, v end
