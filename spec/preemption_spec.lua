@@ -35,7 +35,7 @@ local function said(p, text)
   assert.is_truthy((p:out() .. p:err()):find(text, 1, true), p:out() .. p:err())
 end
 
-local function says(p, pattern) assert.is_truthy(p:says(pattern, 5), p:out() .. p:err()) end
+local function says(p, pattern) assert.is_truthy(p:says(pattern, 15), p:out() .. p:err()) end
 
 local function put(path, text)
   local f = assert(io.open(path, "w"))
