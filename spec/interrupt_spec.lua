@@ -194,6 +194,44 @@ describe("Ctrl-C in fit", function()
     go(P.run { "launch", "--workers", "2", "--ps", "1", script(), "cluster" })
   end)
 
+  it("calls on_train_end: the best weights come back, a backup stays", function()
+    local dir = P.dir()
+    for how, options in pairs { alone = {}, cluster = { "launch", "--workers", "2", "--ps", "1" } } do
+      table.insert(options, P.script(head .. [[
+        local how, dir = ...
+        local strategy = how == "cluster" and D.ParameterServerStrategy(D.resolver{ workers = 2, ps = 1 }) or nil
+        local function scope(fn) if strategy then return strategy:scope(fn) end return fn() end
+        local model = scope(function()
+          local slow = tm.layers.Lambda(function(x) tm.sleep(0.01) return x end)
+          local m = tm.Sequential{ slow, tm.layers.Dense{ units = 1 } }
+          m:compile{ optimizer = "sgd", loss = "mse" }
+          return m
+        end)
+        local best, ended
+        local early = tm.callbacks.EarlyStopping{ monitor = "loss", mode = "max", patience = 10000,
+          restore_best_weights = true }
+        model:fit(tm.ones{ 8, 2 }, { y = tm.ones{ 8, 1 }, epochs = 100000, verbose = 0, batch_size = 1, callbacks = {
+          early, tm.callbacks.BackupAndRestore(dir), {
+            on_epoch_end = function(_, epoch)
+              if epoch == 1 then best = model:get_weights()[1]:totable() end
+              if epoch == 3 then print "go" end
+            end,
+            on_train_end = function(_, logs) ended = logs.loss end,
+          } } })
+        print("ended", ended ~= nil and early.best_epoch, model:get_weights()[1]:totable()[1][1] == best[1][1])
+      ]]))
+      table.insert(options, how)
+      table.insert(options, dir .. "/" .. how)
+      local p = P.run(options)
+      says(p, "go")
+      p:kill "INT"
+      ends(p, 0, 20)
+      assert.is_truthy(p:out():find "ended	1	true", p:out() .. p:err())
+      local f = assert(io.open(dir .. "/" .. how .. "/checkpoint"))
+      f:close()
+    end
+  end)
+
   it("ends an evaluation and a prediction with an error, and the script where nobody catches it", function()
     local p = run [[
       local strategy = D.ParameterServerStrategy(D.local_cluster{ workers = 2, ps = 1 })

@@ -261,7 +261,8 @@ describe("a prediction that is no number", function()
     for name, class in pairs(tm.metrics) do
       local ok, m = pcall(class, name == "ConfusionMatrix" and { num_classes = 2 } or {})
       if ok and type(m) == "table" and m.update_state and name ~= "Metric" then
-        local real = (name == "ConfusionMatrix" or name == "TopK" or name:match "^Sparse") and tm.tensor({ 1, 0 }, "int64") or y
+        local ids = name == "ConfusionMatrix" or name == "TopK" or name:match "^Sparse"
+        local real = ids and tm.tensor({ 1, 0 }, "int64") or y
         tm.func(function() m:update_state(real, pred) end)()
         m:result()
       end

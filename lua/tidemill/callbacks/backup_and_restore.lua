@@ -194,9 +194,9 @@ end
 
 -- --- the end ---
 
---- A fit that came to its end needs no backup.
+--- A fit that came to its end needs no backup; one that Ctrl-C ended goes on from it.
 function Backup:on_train_end()
-  if not self.delete_checkpoint then return end
+  if not self.delete_checkpoint or fitting_of(self).interrupted then return end
   for _, path in ipairs(self._manager.checkpoints) do
     local ok, err = core.ckpt.remove(path)
     if not ok then core.log("warn", ("%s: %s"):format(NAME, tostring(err))) end

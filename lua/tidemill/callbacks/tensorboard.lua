@@ -239,6 +239,7 @@ end
 
 function TensorBoard:on_train_end()
   self:_stop_profile()
+  if self.model.fitting and self.model.fitting.interrupted then return end -- no success
   if self.hparams then self:_writer(""):hparams_end "success" end
   self._finished = true
 end

@@ -24,8 +24,7 @@ local M = {}
 
 -- --- calling with an end ---
 
-local function close(hooked, list)
-  hooked:close()
+local function close(list)
   local first
   for i = #list, 1, -1 do
     local fine, e = pcall(list[i].close, list[i])
@@ -35,8 +34,9 @@ local function close(hooked, list)
 end
 
 --- fn(open), where open(kind, source) makes a runner; what was opened is closed in the end.
---- Gives what pcall gives, and whether Ctrl-C came: it is taken note of then.
-local function with_runners(model, hooked, fn)
+--- Gives what pcall gives, and whether Ctrl-C came: it is taken note of then, and where
+--- there is `last`, it is called when nothing runs any more, and what pcall gives is its.
+local function with_runners(model, hooked, fn, last)
   local list = {}
   local function open(kind, source)
     local r = runners.new(model, steps.of(model, kind), source)
@@ -44,8 +44,10 @@ local function with_runners(model, hooked, fn)
     return r
   end
   local ok, result, interrupted = interrupt.catch(fn, open)
-  local e = close(hooked, list)
-  if ok and e then return false, e, interrupted end
+  local e = close(list)
+  if ok and e then ok, result = false, e end
+  if interrupted and last then ok, result = pcall(last) end
+  hooked:close()
   return ok, result, interrupted
 end
 
@@ -242,6 +244,7 @@ local function epochs(self, o)
   local model, list = self.model, self.list
   list:call "on_train_begin"
   local logs = {}
+  self.last_logs = logs
   while self.epoch <= o.epochs and not model.stop_training do
     if self.begun == 0 then logbook.reset(model) end
     list:call("on_epoch_begin", self.epoch, {})
@@ -249,9 +252,17 @@ local function epochs(self, o)
     if self.held and validates(o.validation_freq, self.epoch) then validate(self, o, logs) end
     local epoch = self.epoch
     self.epoch, self.trained = epoch + 1, nil
+    self.last_logs = logs
     list:call("on_epoch_end", epoch, logs)
   end
+  self.last_logs = nil
   list:call("on_train_end", logs)
+end
+
+--- Ctrl-C ended it between on_train_begin and on_train_end: callbacks end it in order.
+local function end_interrupted(self)
+  self.interrupted = true
+  if self.last_logs then self.list:call("on_train_end", self.last_logs) end
 end
 
 local function run(self, o, open)
@@ -272,14 +283,13 @@ function M.fit(model, x, given)
     begun = 0, list = callbacks_of(model, o, params) })
   local history = self.list:find(History) or self.list:add(History())
   self:enter(history)
-  local ok, e, interrupted = with_runners(model, self.list, function(open) run(self, o, open) end)
+  local ok, e, interrupted = with_runners(model, self.list, function(open) run(self, o, open) end,
+    function() end_interrupted(self) end)
   self:leave()
-  if not ok and not interrupted then error(e, 0) end
+  if interrupted then interrupt.over() end
+  if not ok then error(e, 0) end
   local result = result_of(history, params)
-  if interrupted then
-    interrupt.over()
-    result.interrupted = true
-  end
+  result.interrupted = interrupted or nil
   return result
 end
 
