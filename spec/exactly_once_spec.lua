@@ -279,6 +279,29 @@ describe("exactly-once visitation", function()
     end
   end)
 
+  it("run_epoch tells the steps of its pass, also when a ps was restored to one before", function()
+    open_tasks(600, { workers = 2, ps = 2 }, { on_ps_failure = "restore" })
+    local it, f, dir, lost = iterator(tm.data.range(600):batch(3)), note(0.002), P.dir(), false
+    local checkpoint = tm.train.Checkpoint { it = it, seen = seen, examples = examples }
+    c.checkpoint_manager = tm.train.CheckpointManager(checkpoint, dir, { max_to_keep = 2 })
+    assert.equal(200, c:run_epoch(f, { it }))
+    assert(c.checkpoint_manager:save())
+    local detach = require("tidemill.distribute.wait").attend(function()
+      local p = it:_progress()
+      if lost or p.pass ~= 1 or p.done < 60 then return end
+      lost = true
+      T.ps[1]:kill()
+      T.ps[1]:wait(5)
+      T:task("ps", 0)
+    end)
+    assert.equal(200, c:run_epoch(f, { it }))
+    detach()
+    assert.is_true(lost)
+    assert.equal(1, c:stats().rollbacks)
+    each(600, 2)
+    assert.equal(200, c:run_epoch(f, { it }))
+  end)
+
   it("bears workers that are killed, in every pass", function()
     open_tasks(900, { workers = 3, ps = 2 })
     local it, f = iterator(tm.data.range(900):shuffle(50):batch(3)), note(0.002)

@@ -35,9 +35,10 @@ struct coord_accounts {
   int64_t next;
   int64_t end; /* -1: not known (yet) */
   int64_t done;
-  int64_t steps, deals; /* of all passes */
-  int32_t last;         /* elements of the last deal */
-  int32_t held;         /* closures */
+  int64_t steps; /* closures of this pass that had data */
+  int64_t deals; /* of all passes */
+  int32_t last;  /* elements of the last deal */
+  int32_t held;  /* closures */
   tm_range *back;
   int32_t nback, max_back;
   bool noted;
@@ -412,7 +413,7 @@ static tm_status deal_find(tm_coordinator *c, uint64_t uid, coord_resource **out
 static void accounts_begin(coord_accounts *a, const tm_dataset *ds, uint64_t pass) {
   int64_t n = tm_dataset_cardinality(ds);
   a->pass = pass;
-  a->next = a->done = 0;
+  a->next = a->done = a->steps = 0;
   a->end = n >= 0 ? n : -1;
   a->nback = 0;
 }
@@ -616,7 +617,8 @@ static tm_status deal_restore(tm_coordinator *c, coord_resource *r,
   tm_range *held = tm_malloc(((size_t)nheld + 1) * sizeof *held);
   tm_status s = held ? back_room(a, to->n + 2 * nheld + 2) : TM_ENOMEM;
   if (s == TM_OK) {
-    int64_t before = a->done;
+    bool same = a->pass == to->pass;
+    int64_t done = same ? a->done : 0, steps = same ? a->steps : 0;
     accounts_begin(a, r->ds, to->pass);
     a->next = a->end >= 0 && next > a->end ? a->end : next;
     int32_t n = ranges_join(held, deal_held(c, r->uid, a, NULL, held, nheld));
@@ -625,8 +627,8 @@ static tm_status deal_restore(tm_coordinator *c, coord_resource *r,
     for (int32_t i = 0; i < to->n; i++) deal_subtract(a, to->undone[i], held, n);
     deal_subtract(a, (tm_range){to->next, next - to->next}, held, n);
     a->done = a->next - out - back_total(a);
-    /* What is lost was done by functions that took as much as the last one. */
-    if (a->last) a->steps += (a->done - before) / a->last;
+    /* Others, and what is lost, were functions that took as much as the last one. */
+    a->steps = steps + (a->last ? (a->done - done) / a->last : 0);
   }
   tm_free(held, ((size_t)nheld + 1) * sizeof *held);
   return s;

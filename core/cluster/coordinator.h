@@ -193,7 +193,7 @@ typedef struct tm_progress {
   int64_t dealt,
       done;      /* elements: of closures that were handed out; of finished ones */
   int64_t left;  /* for others; -1: not known */
-  int64_t steps; /* closures with data, in all passes; without those that were undone */
+  int64_t steps; /* closures with data in this pass; without those that were undone */
   int64_t deals; /* how often a closure was given some, ever */
   bool endless;
 } tm_progress;

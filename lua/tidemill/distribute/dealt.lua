@@ -140,13 +140,14 @@ local function left(list)
   return most < math.huge and most or nil
 end
 
---- How many functions had data since `before`, and how many deals there were at all.  A
---- function need not take from each of the iterators.
+--- How many functions had data in this pass since `before`, and how many deals there were
+--- at all.  A function need not take from each of the iterators.
 local function counts(list, before)
   local steps, deals = 0, 0
   for it in pairs(list) do
     local p = it:_progress()
-    steps = math.max(steps, p.steps - before[it].steps)
+    local earlier = p.pass == before[it].pass and before[it].steps or 0
+    steps = math.max(steps, p.steps - earlier)
     deals = deals + p.deals
   end
   return steps, deals
