@@ -51,14 +51,6 @@ describe("several savers in one directory", function()
     return n
   end
 
-  --- Is there something of both on the list?  Nothing is loaded: they delete meanwhile.
-  local function both_listed()
-    local f = io.open(dir .. "/checkpoint")
-    local text = f and f:read "*a" or ""
-    if f then f:close() end
-    return text:find "a%-%d" and text:find "b%-%d"
-  end
-
   local function set(list)
     local out = {}
     for _, x in ipairs(list) do out[x] = (out[x] or 0) + 1 end
