@@ -105,7 +105,7 @@ local function new(strategy, opts)
     strategy = strategy,
     _handle = rawget(strategy, "coordinator_handle") or strategy._session:coordinator(o.queue_size, strategy),
     _functions = setmetatable({}, { __mode = "k" }), _checked = setmetatable({}, { __mode = "k" }),
-    _detach = restoring.attend(strategy),
+    _detach = restoring.attend(strategy), _sync = strategy._options.mode == "sync",
   }, Coordinator)
 end
 
@@ -211,8 +211,9 @@ local function schedule(self, fn, args, only)
 end
 
 local function remote_value(self, handle, out)
-  local rounds = self.strategy._options.mode == "sync" and self._handle or nil
-  return setmetatable({ _handle = handle, _out = out, _rounds = rounds }, RemoteValue)
+  local r = setmetatable({ _handle = handle, _out = out }, RemoteValue)
+  if self._sync then r._rounds = self._handle end
+  return r
 end
 
 --- Queue fn(args...) for some worker; returns a RemoteValue at once.
