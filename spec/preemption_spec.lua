@@ -165,7 +165,7 @@ describe("preemption of a worker", function()
   it("by its --preemption-file and --preemption-url", function()
     local dir = P.dir()
     local server = P.start { P.tidemill:gsub("tidemill$", "httpd"), dir }
-    local port = server:says "%d+"
+    local port = assert(server:says "%d+", "no port: make tools builds its server")
     T = tasks.new(P, { workers = 2, ps = 1 })
     T:task("ps", 0)
     T:task("worker", 0, { "--preemption-interval", "0.05", "--preemption-file", dir .. "/leave" })
