@@ -3,14 +3,6 @@
 local process = require "spec.tools.process"
 local tm = require "tidemill"
 
---- Lines that an example prints; the words after its name are its arguments.
-local function run(name, ...)
-  local p, lines = process.run { "examples/" .. name .. ".lua", ... }, {}
-  assert.equal(0, p:wait(60), p:err())
-  for line in p:out():gmatch "[^\n]+" do lines[#lines + 1] = line end
-  return lines
-end
-
 after_each(process.cleanup)
 
 describe("examples/adult_fit.lua", function()
@@ -26,7 +18,7 @@ describe("examples/adult_fit.lua", function()
 
   it("writes logs, the best model and a backup", function()
     local dir = process.dir()
-    local lines = run("adult_fit", dir)
+    local lines = process.example("adult_fit", dir)
     assert.is_truthy(lines[#lines]:find "^test accuracy 0%.8[56]")
     local best = tm.models.load(dir .. "/best")
     assert.equal(1, best.outputs.shape[2])

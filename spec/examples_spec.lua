@@ -2,19 +2,11 @@
 
 local process = require "spec.tools.process"
 
---- Lines that an example prints; the words after its name are its arguments.
-local function run(name, ...)
-  local p, lines = process.run { "examples/" .. name .. ".lua", ... }, {}
-  assert.equal(0, p:wait(60), p:err())
-  for line in p:out():gmatch "[^\n]+" do lines[#lines + 1] = line end
-  return lines
-end
-
 after_each(process.cleanup)
 
 describe("examples/movietweetings.lua", function()
   it("foretells ratings better than biases alone do", function()
-    local lines = run("movietweetings", "1")
+    local lines = process.example("movietweetings", "1")
     local rmse, plain = lines[#lines]:match "^test RMSE (%d%.%d+) against (%d%.%d+)"
     assert.equal("1.5394", plain)
     assert.is_true(tonumber(rmse) < tonumber(plain) - 0.005, lines[#lines])
@@ -23,15 +15,15 @@ end)
 
 describe("examples/custom_loop.lua", function()
   it("tells penguins apart", function()
-    local lines = run("custom_loop")
+    local lines = process.example("custom_loop")
     local accuracy = lines[#lines]:match "^accuracy (%d%.%d+) on 69 penguins"
     assert.is_true(tonumber(accuracy) >= 0.97, lines[#lines])
   end)
 
   it("goes on from its checkpoints", function()
     local dir = process.dir()
-    run("custom_loop", dir)
-    local lines = run("custom_loop", dir)
+    process.example("custom_loop", dir)
+    local lines = process.example("custom_loop", dir)
     assert.equal("going on after epoch 40", lines[1])
     assert.equal(2, #lines)
   end)
@@ -39,7 +31,7 @@ end)
 
 describe("examples/evaluation.lua", function()
   it("counts the same rows right in four ways", function()
-    local lines = run("evaluation")
+    local lines = process.example("evaluation")
     assert.equal(4, #lines)
     local right = {}
     for i, line in ipairs(lines) do

@@ -120,6 +120,15 @@ function Process:says(pattern, seconds)
   return M.eventually(seconds or 10, function() return (self:out() .. self:err()):match(pattern) end)
 end
 
+--- Run examples/NAME.lua with these arguments to its end; the lines that it prints.
+function M.example(name, ...)
+  local p, lines = M.run { "examples/" .. name .. ".lua", ... }, {}
+  local status = p:wait(60)
+  assert(status == 0, ("examples/%s.lua: status %s: %s"):format(name, tostring(status), p:err()))
+  for line in p:out():gmatch "[^\n]+" do lines[#lines + 1] = line end
+  return lines
+end
+
 local function kill(signal, pid) os.execute(("kill -s %s -- %d"):format(signal, pid)) end
 
 --- Do all threads of a process stand still?
