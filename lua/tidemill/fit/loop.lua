@@ -6,6 +6,7 @@
 ---   (2) A runner that was opened is closed, however the call ends.
 
 local History = require "tidemill.callbacks.history"
+local Progbar = require "tidemill.callbacks.progbar"
 local callbacks = require "tidemill.callbacks.list"
 local compile = require "tidemill.fit.compile"
 local core = require "tidemill.core"
@@ -58,12 +59,10 @@ local function result_or_error(ok, result, interrupted)
   return result
 end
 
-local has_bar, Progbar = pcall(require, "tidemill.callbacks.progbar")
-
 --- The callbacks of a call, and the progress bar unless verbose is 0.
 local function callbacks_of(model, o, params)
   local list = callbacks.new(o.callbacks, model, params)
-  if o.verbose ~= 0 and has_bar and not list:find(Progbar) then list:add(Progbar()) end
+  if o.verbose ~= 0 and not list:find(Progbar) then list:add(Progbar()) end
   return list
 end
 
